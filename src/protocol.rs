@@ -1,0 +1,325 @@
+//! The vocabulary of both doors: data only, no I/O, append-only.
+//!
+//! A conversation over the control socket, in steps:
+//! 1. The client sends a frame with [`Request::Hello`], and may send its first request behind it at once.
+//! 2. The child answers [`Reply::Welcome`], or one [`Fault`] and closes.
+//! 3. Every further frame is one [`Request`]; its answer is one [`Answer`] frame, in order.
+//! 4. [`Request::Watch`] and [`Request::RetireWhenIdle`] turn the connection into a stream of [`Event`]s.
+//!
+//! The rules of growth: a variant is only ever appended, a variant's fields never change (a new field means a new variant),
+//! and every field is always written (the payload format has no optional keys). Golden bytes in tests/golden pin all of it.
+//! What JSON wants otherwise is a view, made at the HTTP door.
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::secret::{Permit, Token};
+pub use crate::verdict::Verdict;
+
+/// The number of this protocol. It changes only when a peer of the old number could not be served.
+pub const PROTOCOL: u32 = 1;
+
+/// What a client can ask of a child.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// The first frame of a connection: which protocol the client speaks, and its token.
+    Hello {
+        /// [`PROTOCOL`] of the client.
+        protocol: u32,
+        /// The session token, or the control token in its place.
+        token: Token,
+    },
+    /// Is the process there?
+    Health,
+    /// The verdict: a snapshot that never authorises a stop.
+    Idle,
+    /// Every ledger with its entries and their ages, a page at a time.
+    Ledgers {
+        /// Continue behind the entry with this number.
+        after: Option<u64>,
+        /// At most so many entries (the child has a limit of its own).
+        limit: u32,
+    },
+    /// Freeze admission, read the ledgers, and issue a permit if they prove idle.
+    Prepare {
+        /// Chosen by the client; the same id again returns the same live permit, so that a lost reply costs nothing.
+        request_id: Option<String>,
+        /// The permit is cancelled when this connection ends.
+        tied: bool,
+    },
+    /// Make the permit final: the child leaves by itself.
+    Commit {
+        /// From [`Reply::Prepared`].
+        permit: Permit,
+    },
+    /// Give an uncommitted permit back.
+    Cancel {
+        /// From [`Reply::Prepared`].
+        permit: Permit,
+    },
+    /// Stream the verdict now and every change of it.
+    Watch,
+    /// Wait until the last holder goes, and issue the permit in that very step; ends with the connection.
+    RetireWhenIdle {
+        /// Give up after so many milliseconds.
+        deadline_ms: Option<u64>,
+        /// As in [`Request::Prepare`].
+        request_id: Option<String>,
+    },
+    /// Become the owner of a child whose parent died.
+    Adopt {
+        /// The new owner: must be the peer's own pid.
+        pid: u32,
+        /// The new owner's start marker (`linux:<field 22 of /proc/PID/stat>`).
+        start_marker: String,
+    },
+}
+
+/// One frame from the child: which process answers, and what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Random per process: a changed one means another process answers.
+    pub generation: String,
+    /// The answer itself.
+    pub reply: Reply,
+}
+
+/// What a child answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The request was not carried out.
+    Fault(Fault),
+    /// The handshake held.
+    Welcome(Welcome),
+    /// Answer to [`Request::Health`].
+    Health(Health),
+    /// Answer to [`Request::Idle`].
+    Verdict(Verdict),
+    /// Answer to [`Request::Ledgers`].
+    Ledgers(LedgerReport),
+    /// Answer to [`Request::Prepare`]: the process is idle and frozen.
+    Prepared {
+        /// The right to commit.
+        permit: Permit,
+        /// Milliseconds until the permit expires; `None` once it is committed.
+        expires_in_ms: Option<u64>,
+    },
+    /// Answer to [`Request::Prepare`]: no permit, and why.
+    Refused(Refusal),
+    /// Answer to [`Request::Commit`].
+    Committed {
+        /// Whether the permit was good.
+        ok: bool,
+        /// When this home's next cron job is due (ISO 8601), so that somebody can open it again in time.
+        next_due: Option<String>,
+    },
+    /// Answer to [`Request::Cancel`].
+    Cancelled {
+        /// Whether an uncommitted permit was given back.
+        ok: bool,
+    },
+    /// One element of a stream.
+    Event(Event),
+    /// Answer to [`Request::Adopt`].
+    Adopted,
+}
+
+/// Who answered the handshake.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`PROTOCOL`] of the child.
+    pub protocol: u32,
+    /// The crate's version, for people.
+    pub version: String,
+    /// The child's process id.
+    pub pid: u32,
+    /// The profile it serves, if it was started with one.
+    pub profile: Option<String>,
+}
+
+/// Answer to [`Request::Health`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// The crate's version.
+    pub version: String,
+}
+
+/// An element of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The verdict as it is now.
+    Verdict(Verdict),
+    /// [`Request::RetireWhenIdle`] still waits, for these.
+    Waiting(Refusal),
+    /// [`Request::RetireWhenIdle`] is served: the process is idle and frozen.
+    Prepared {
+        /// The right to commit.
+        permit: Permit,
+        /// Milliseconds until the permit expires.
+        expires_in_ms: u64,
+    },
+}
+
+/// Why `prepare` gave no permit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The verdict that stood in the way; [`Verdict::Idle`] if another retirement did.
+    pub verdict: Verdict,
+    /// Another permit lives, or another prepare runs.
+    pub retiring: bool,
+    /// How long the oldest holder has been there, in milliseconds.
+    pub since_ms: Option<u64>,
+    /// The oldest holders, at most [`Refusal::MAX_HOLDERS`].
+    pub holders: Vec<Holder>,
+    /// How many further holders there are.
+    pub more: u64,
+}
+
+impl Refusal {
+    /// So many holders are named; the rest is counted.
+    pub const MAX_HOLDERS: usize = 16;
+}
+
+/// One piece of work that keeps a child from being idle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Which ledger names it.
+    pub ledger: LedgerKind,
+    /// Its id there.
+    pub id: String,
+    /// How long it has been there, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// The ledgers, in the order in which they are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LedgerKind {
+    /// Work admitted and not yet entered anywhere.
+    Admission,
+    /// Turns: running, queued, scheduled, unwinding.
+    Session,
+    /// Delegated tasks.
+    Delegation,
+    /// Cron jobs that run.
+    Cron,
+    /// Leases of outside programs.
+    Hold,
+    /// Processes that outlive the turn or job that started them.
+    Process,
+    /// Approvals and questions that wait for a person.
+    HumanInput,
+}
+
+impl LedgerKind {
+    /// The ledgers that hold entries, in order.
+    pub const ENTRIES: [Self; 6] =
+        [Self::Session, Self::Delegation, Self::Cron, Self::Hold, Self::Process, Self::HumanInput];
+
+    /// The name in JSON and on screen.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Admission => "admission",
+            Self::Session => "session",
+            Self::Delegation => "delegation",
+            Self::Cron => "cron",
+            Self::Hold => "hold",
+            Self::Process => "process",
+            Self::HumanInput => "human_input",
+        }
+    }
+}
+
+/// Answer to [`Request::Ledgers`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerReport {
+    /// The verdict of the same moment.
+    pub verdict: Verdict,
+    /// A line a ledger, in the order in which they are asked.
+    pub ledgers: Vec<LedgerSummary>,
+    /// The entries of this page, oldest first.
+    pub entries: Vec<LedgerEntry>,
+    /// Pass it as `after` for the next page; `None` on the last.
+    pub next: Option<u64>,
+    /// What the cron ticker is about.
+    pub ticker: TickerReport,
+}
+
+/// One ledger in a [`LedgerReport`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerSummary {
+    /// Which one.
+    pub ledger: LedgerKind,
+    /// How many entries it holds; `None` if it cannot be read.
+    pub entries: Option<u64>,
+}
+
+/// One entry in a [`LedgerReport`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// Grows with every entry of this process.
+    pub number: u64,
+    /// Which ledger it is in.
+    pub ledger: LedgerKind,
+    /// Its id there: a session, a job, a pid.
+    pub id: String,
+    /// What it is doing, for people.
+    pub why: String,
+    /// How long it has been there, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// The cron ticker, as seen from outside.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TickerReport {
+    /// Whether this child runs jobs at all (`HERMES_DESKTOP=1`).
+    pub running: bool,
+    /// When it looks next (ISO 8601); `None` if no job is scheduled.
+    pub next_due: Option<String>,
+    /// What went wrong last, until a scan goes well.
+    pub last_error: Option<String>,
+    /// Records of jobs.json that cannot be used, and why: `id: reason`.
+    pub bad_jobs: Vec<String>,
+}
+
+/// A request that was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Fault {
+    /// For programs.
+    pub kind: FaultKind,
+    /// For people: what was wrong and what to do.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault of `kind` that says `message`.
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// The kinds of fault; `error.rs` has what each means at the doors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FaultKind {
+    /// No token, or a wrong one.
+    Unauthorized,
+    /// A right token that may not do this.
+    Forbidden,
+    /// The peer speaks another protocol.
+    ProtocolMismatch,
+    /// The frame's bytes are no request that this child knows.
+    UnknownRequest,
+    /// A known request with values that cannot be used.
+    Invalid,
+    /// The child is retiring; open it again.
+    Retiring,
+    /// Too many connections or waiting clients.
+    TooMany,
+    /// No such thing.
+    NotFound,
+    /// The thing is not in a state for this.
+    Conflict,
+    /// The child could not do it (disk full, …); nothing was accepted.
+    Unavailable,
+    /// A deadline passed.
+    TimedOut,
+}
