@@ -1,6 +1,6 @@
 //! The tri-state verdict, and how JSON shows it.
 
-use serde::ser::{Serialize as _, SerializeMap, Serializer};
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
 /// May this process be called idle?
@@ -81,7 +81,7 @@ impl Verdict {
 /// The body of `GET /api/health/idle`: `ok` is always true, the verdict says the rest.
 pub struct VerdictView<'a>(pub &'a Verdict);
 
-impl serde::Serialize for VerdictView<'_> {
+impl Serialize for VerdictView<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("ok", &true)?;
