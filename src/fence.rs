@@ -50,7 +50,12 @@ struct Gate {
     state: Mutex<State>,
     /// Signalled whenever `Preparing` ends.
     resolved: Condvar,
+    /// Called outside the lock after every change, so that a watcher of the verdict never misses one.
+    observer: Option<Observer>,
 }
+
+/// See [`Fence::observed`].
+pub type Observer = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -65,6 +70,8 @@ struct State {
     closed: bool,
     line: VecDeque<Waiting>,
     next_claim: u64,
+    /// Set by whatever the observer must hear of; a mere look must not, or a watcher would wake itself for ever.
+    changed: bool,
 }
 
 #[derive(Default)]
@@ -125,6 +132,23 @@ pub fn admission_verdict() -> Verdict {
 }
 
 impl Fence {
+    /// A fence that calls `observer` after every change of what lives or of the permit.
+    pub fn observed(observer: Observer) -> Self {
+        Self { gate: Arc::new(Gate { observer: Some(observer), ..Gate::default() }) }
+    }
+
+    /// Unlocks, then wakes and tells.
+    fn release(&self, mut state: MutexGuard<'_, State>, wake: Option<Wake>) {
+        let changed = std::mem::take(&mut state.changed);
+        drop(state);
+        if let Some(wake) = wake {
+            wake();
+        }
+        if let Some(observer) = self.gate.observer.as_ref().filter(|_| changed) {
+            observer();
+        }
+    }
+
     /// Lets a piece of work begin.
     ///
     /// # Errors
@@ -134,7 +158,7 @@ impl Fence {
         let wake = state.expire(now);
         let open = matches!(state.phase, Phase::Open) && !state.closed;
         let admission = open.then(|| self.count_admission(&mut state));
-        release(state, wake);
+        self.release(state, wake);
         admission.ok_or(Retiring)
     }
 
@@ -148,6 +172,7 @@ impl Fence {
     }
 
     fn count_admission(&self, state: &mut State) -> Admission {
+        state.changed = true;
         state.admissions += 1;
         state.granted += 1;
         Admission { fence: self.clone() }
@@ -198,9 +223,9 @@ impl Fence {
             Phase::Open => None,
         };
         if early.is_none() {
-            state.phase = Phase::Preparing;
+            state.turn(Phase::Preparing);
         }
-        release(state, wake);
+        self.release(state, wake);
         early
     }
 
@@ -218,9 +243,9 @@ impl Fence {
             _ => None,
         };
         if let Some(request_id) = &committed {
-            state.phase = Phase::Committed { permit: permit.clone(), request_id: request_id.clone() };
+            state.turn(Phase::Committed { permit: permit.clone(), request_id: request_id.clone() });
         }
-        release(state, wake);
+        self.release(state, wake);
         committed
     }
 
@@ -231,10 +256,10 @@ impl Fence {
         let ours = matches!(&state.phase,
             Phase::Permit { permit: ours, hold: Hold::Until(_), .. } if ours == permit);
         if ours {
-            state.phase = Phase::Open;
+            state.turn(Phase::Open);
             wake = wake.or(state.hand_over());
         }
-        release(state, wake);
+        self.release(state, wake);
         ours
     }
 
@@ -252,14 +277,14 @@ impl Fence {
         let mut state = self.lock();
         let expired = state.expire(now);
         if state.line.len() >= MAX_CLAIMS || matches!(state.phase, Phase::Committed { .. }) {
-            release(state, expired);
+            self.release(state, expired);
             return Err(Retiring);
         }
         let claim = state.next_claim;
         state.next_claim += 1;
         state.line.push_back(Waiting { claim, permit, request_id, wake });
         let woken = state.hand_over();
-        release(state, expired.or(woken));
+        self.release(state, expired.or(woken));
         Ok(Claim { fence: self.clone(), claim })
     }
 
@@ -270,7 +295,10 @@ impl Fence {
 
     /// Ends draining.
     pub fn reopen(&self) {
-        self.lock().closed = false;
+        let mut state = self.lock();
+        state.closed = false;
+        state.changed = true;
+        self.release(state, None);
     }
 
     /// Drops a permit whose time is over. Returns when the present one expires, if one lives.
@@ -281,7 +309,7 @@ impl Fence {
             Phase::Permit { hold: Hold::Until(until), .. } => Some(until),
             _ => None,
         };
-        release(state, wake);
+        self.release(state, wake);
         until
     }
 
@@ -299,7 +327,7 @@ impl Fence {
         let mut state = self.lock();
         let wake = state.expire(now);
         let refuses = state.closed || matches!(state.phase, Phase::Permit { .. } | Phase::Committed { .. });
-        release(state, wake);
+        self.release(state, wake);
         refuses
     }
 
@@ -315,22 +343,19 @@ impl Fence {
     }
 }
 
-/// Unlocks, then wakes.
-fn release(state: MutexGuard<'_, State>, wake: Option<Wake>) {
-    drop(state);
-    if let Some(wake) = wake {
-        wake();
-    }
-}
-
 impl State {
     fn lives(&self) -> bool {
         self.admissions > 0 || self.entries > 0
     }
 
+    fn turn(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.changed = true;
+    }
+
     fn expire(&mut self, now: Moment) -> Option<Wake> {
         if matches!(self.phase, Phase::Permit { hold: Hold::Until(until), .. } if now >= until) {
-            self.phase = Phase::Open;
+            self.turn(Phase::Open);
             return self.hand_over();
         }
         None
@@ -342,8 +367,7 @@ impl State {
             return None;
         }
         let next = self.line.pop_front()?;
-        self.phase =
-            Phase::Permit { permit: next.permit, request_id: next.request_id, hold: Hold::Claim(next.claim) };
+        self.turn(Phase::Permit { permit: next.permit, request_id: next.request_id, hold: Hold::Claim(next.claim) });
         Some(next.wake)
     }
 }
@@ -357,9 +381,9 @@ struct Frozen<'a> {
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         let mut state = self.fence.lock();
-        state.phase = std::mem::take(&mut self.then);
+        state.turn(std::mem::take(&mut self.then));
         let wake = state.hand_over();
-        release(state, wake);
+        self.fence.release(state, wake);
         self.fence.gate.resolved.notify_all();
     }
 }
@@ -382,8 +406,9 @@ impl Drop for Admission {
     fn drop(&mut self) {
         let mut state = self.fence.lock();
         state.admissions -= 1;
+        state.changed = true;
         let wake = state.hand_over();
-        release(state, wake);
+        self.fence.release(state, wake);
     }
 }
 
@@ -405,8 +430,9 @@ impl Drop for Presence {
     fn drop(&mut self) {
         let mut state = self.fence.lock();
         state.entries -= 1;
+        state.changed = true;
         let wake = state.hand_over();
-        release(state, wake);
+        self.fence.release(state, wake);
     }
 }
 
@@ -456,9 +482,9 @@ impl Drop for Claim {
         state.line.retain(|waiting| waiting.claim != self.claim);
         let mut wake = None;
         if self.is_mine(&state) {
-            state.phase = Phase::Open;
+            state.turn(Phase::Open);
             wake = state.hand_over();
         }
-        release(state, wake);
+        self.fence.release(state, wake);
     }
 }

@@ -2,6 +2,8 @@
 
 pub mod clock;
 pub mod fence;
+pub mod ledger;
+pub mod proof;
 pub mod protocol;
 pub mod secret;
 pub mod verdict;

@@ -98,11 +98,16 @@ fn an_admission_waits_while_a_prepare_that_will_fail_is_under_way() {
     let fence = fence();
     let admitted = std::thread::scope(|scope| {
         let mut handle = None;
-        let denied = fence.prepare(|| NOW, None, Permit::new("p"), || {
-            let fence = fence.clone();
-            handle = Some(scope.spawn(move || fence.admit(NOW).is_ok()));
-            Verdict::AwaitingHumanInput
-        });
+        let denied = fence.prepare(
+            || NOW,
+            None,
+            Permit::new("p"),
+            || {
+                let fence = fence.clone();
+                handle = Some(scope.spawn(move || fence.admit(NOW).is_ok()));
+                Verdict::AwaitingHumanInput
+            },
+        );
         assert!(denied.is_err());
         handle.unwrap().join().unwrap()
     });
