@@ -1,12 +1,24 @@
 //! hermes: a control plane that makes backend children prove they are idle.
 
 pub mod clock;
+pub mod codec;
+pub mod door;
+pub mod error;
 pub mod fence;
+pub mod handler;
+pub mod hub;
 pub mod ledger;
+pub mod lifecycle;
+pub mod process;
 pub mod proof;
 pub mod protocol;
 pub mod secret;
+pub mod stream;
+pub mod verb;
 pub mod verdict;
+
+/// The crate's version, for people; the protocol has a number of its own.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 // Beside fence.rs and not inside it, since its loom test compiles that file with other locks.
 #[cfg(test)]

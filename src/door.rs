@@ -1,0 +1,21 @@
+//! The doors: they turn bytes into a `Request`, call the one handler, and turn its answer into bytes. No rule lives here
+//! but those of the transport itself.
+
+pub mod auth;
+pub mod deadline;
+pub mod http;
+pub mod socket;
+
+use std::time::Duration;
+
+/// A peer that has begun to say something must finish within this.
+pub const READ_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A peer that does not take what it asked for within this is dropped.
+pub const WRITE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// So many connections a door holds; a further one is told so and closed.
+pub const MAX_CONNECTIONS: usize = 256;
+
+/// How long a door waits after `accept` failed (out of descriptors, mostly) before it tries again.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,141 @@
+//! From method, path, query and body to one `Request`; the table of paths is verb.rs.
+
+use serde_json::Value;
+
+use crate::protocol::{Fault, FaultKind, Permit, Request};
+use crate::verb::{RETIREMENT, VERBS, Verb};
+
+/// What a body that is not JSON is told.
+pub(super) const JSON_REQUIRED: &str = "JSON body required";
+
+/// Why there is no such route.
+pub(super) enum Missing {
+    Path,
+    Method(&'static str),
+}
+
+/// The row for a method and a path. Where several verbs share one, they share its policy too.
+pub(super) fn find(method: &str, path: &str) -> Result<&'static Verb, Missing> {
+    let mut allowed = None;
+    for verb in VERBS {
+        match verb.http {
+            Some(route) if route.path == path && route.method == method => return Ok(verb),
+            Some(route) if route.path == path => allowed = Some(route.method),
+            _ => {}
+        }
+    }
+    Err(allowed.map_or(Missing::Path, Missing::Method))
+}
+
+/// The request that stands at a path that [`find`] has found.
+pub(super) fn parse(path: &str, query: Option<&str>, body: &[u8]) -> Result<Request, Fault> {
+    match path {
+        "/api/health" => Ok(Request::Health),
+        "/api/health/idle" => Ok(Request::Idle),
+        "/api/health/idle/events" => Ok(Request::Watch),
+        "/api/health/ledgers" => {
+            let after = number(query, "after")?;
+            let limit = number(query, "limit")?.map_or(100, |limit| u32::try_from(limit).unwrap_or(u32::MAX));
+            Ok(Request::Ledgers { after, limit })
+        }
+        RETIREMENT => retirement(body),
+        _ => Err(Fault::new(FaultKind::NotFound, "Not Found")),
+    }
+}
+
+fn number(query: Option<&str>, key: &str) -> Result<Option<u64>, Fault> {
+    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    match pairs.into_iter().find(|(name, _)| *name == key) {
+        None => Ok(None),
+        Some((_, text)) => text.parse().map(Some).map_err(|_| invalid(&format!("{key} must be a whole number"))),
+    }
+}
+
+fn retirement(body: &[u8]) -> Result<Request, Fault> {
+    let body: Value = serde_json::from_slice(body).map_err(|_| invalid(JSON_REQUIRED))?;
+    let action = body.get("action").and_then(Value::as_str);
+    match action {
+        Some("prepare") => Ok(Request::Prepare {
+            request_id: optional(&body, "request_id", |value| value.as_str().map(str::to_owned), "a string")?,
+            tied: optional(&body, "tied", Value::as_bool, "true or false")?.unwrap_or(false),
+        }),
+        Some("commit") => Ok(Request::Commit { permit: permit(&body)? }),
+        Some("cancel") => Ok(Request::Cancel { permit: permit(&body)? }),
+        _ => Err(invalid("action must be prepare, commit, or cancel")),
+    }
+}
+
+fn permit(body: &Value) -> Result<Permit, Fault> {
+    let token = body.get("token").and_then(Value::as_str).filter(|token| !token.is_empty());
+    token.map(Permit::new).ok_or_else(|| invalid("token required"))
+}
+
+fn optional<T>(body: &Value, key: &str, read: impl Fn(&Value) -> Option<T>, form: &str) -> Result<Option<T>, Fault> {
+    match body.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => read(value).map(Some).ok_or_else(|| invalid(&format!("{key} must be {form}"))),
+    }
+}
+
+fn invalid(message: &str) -> Fault {
+    Fault::new(FaultKind::Invalid, message)
+}
+
+/// Whether the beginning of a body is nested deeper than any JSON that we take: then it is bad rather than merely long.
+pub(super) fn too_deep(beginning: &[u8]) -> bool {
+    let deepest = |depth: usize, byte: &u8| match byte {
+        b'[' | b'{' => Some(depth + 1),
+        byte if byte.is_ascii_whitespace() => Some(depth),
+        _ => None,
+    };
+    // Strings need no care: what opens a body this deep has not come to its first value yet.
+    let mut depth = 0;
+    for byte in beginning {
+        match deepest(depth, byte) {
+            Some(deeper) => depth = deeper,
+            None => break,
+        }
+    }
+    depth > 128
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(body: &str) -> String {
+        parse(RETIREMENT, None, body.as_bytes()).unwrap_err().message
+    }
+
+    #[test]
+    fn every_bad_body_is_told_what_is_wrong() {
+        assert_eq!(message(""), "JSON body required");
+        assert_eq!(message("prepare"), "JSON body required");
+        assert_eq!(message("[]"), "action must be prepare, commit, or cancel");
+        assert_eq!(message(r#"{"action":"nope"}"#), "action must be prepare, commit, or cancel");
+        assert_eq!(message(r#"{"action":["prepare"]}"#), "action must be prepare, commit, or cancel");
+        for token in ["", r#","token":"""#, r#","token":123"#, r#","token":null"#] {
+            assert_eq!(message(&format!(r#"{{"action":"commit"{token}}}"#)), "token required");
+            assert_eq!(message(&format!(r#"{{"action":"cancel"{token}}}"#)), "token required");
+        }
+        assert_eq!(message(r#"{"action":"prepare","request_id":1}"#), "request_id must be a string");
+    }
+
+    #[test]
+    fn every_row_with_a_path_has_a_request() {
+        for verb in VERBS.iter().filter(|verb| verb.http.is_some()) {
+            let route = verb.http.unwrap();
+            let body = format!(r#"{{"action":"{}","token":"t"}}"#, verb.name);
+            let request = parse(route.path, None, body.as_bytes()).unwrap();
+            assert_eq!(request.verb().name, verb.name);
+            assert!(find(route.method, route.path).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_deep_body_is_deep_and_a_long_one_is_not() {
+        assert!(too_deep("[".repeat(70_000).as_bytes()));
+        assert!(!too_deep("x".repeat(70_000).as_bytes()));
+        assert!(!too_deep(format!("{{\"a\":\"{}", "[".repeat(70_000)).as_bytes()));
+    }
+}

@@ -1,0 +1,204 @@
+//! The one place that answers. Both doors call [`Backend::handle`]; what a request may do is in its row of `verb.rs` and
+//! enforced here, at the entry, and nowhere else.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::door::auth::{Caller, TiedPermit};
+use crate::fence::{Denied, Granted, RETIRING};
+use crate::hub::Hub;
+use crate::lifecycle::{Committed, Lifecycle, Owner};
+use crate::process;
+use crate::proof::Proof;
+use crate::protocol::{Event, Fault, FaultKind, Health, Reply, Request, TickerReport};
+use crate::secret::Permit;
+use crate::stream::{Retirement, Stream};
+use crate::verb::{Authority, Verb};
+use crate::verdict::Verdict;
+
+/// So many ledger entries go into one page.
+pub const MAX_PAGE: u32 = 1000;
+
+/// A request id is a name, not a store.
+pub const MAX_REQUEST_ID: usize = 128;
+
+/// Who this process is.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Random per process.
+    pub generation: String,
+    /// The profile it serves.
+    pub profile: Option<String>,
+}
+
+/// What one child knows of itself: everything that a request can ask about.
+pub struct Backend {
+    /// Who it is.
+    pub identity: Identity,
+    /// What it proves its verdict from.
+    pub proof: Arc<Proof>,
+    /// Who watches the verdict.
+    pub hub: Hub,
+    /// What decides how long it lives.
+    pub lifecycle: Lifecycle,
+    /// What the cron ticker last said of itself.
+    pub ticker: Arc<Mutex<TickerReport>>,
+}
+
+/// An answer: one reply, or a stream of events.
+pub enum Outcome {
+    /// One reply.
+    Reply(Reply),
+    /// Events until it ends or the peer goes.
+    Stream(Stream),
+}
+
+impl Backend {
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// The fault that the peer is told.
+    pub fn handle(&self, caller: &mut Caller, request: Request) -> Result<Outcome, Fault> {
+        let verb = request.verb();
+        self.permit_entry(caller, verb)?;
+        // Held to the end of the function: a request that is work shows as work while it is handled.
+        let _admission = match verb.work {
+            true => Some(self.proof.ledgers().admit().map_err(|_| Fault::new(FaultKind::Retiring, RETIRING))?),
+            false => None,
+        };
+        let outcome = self.answer(caller, request);
+        if verb.logged {
+            let fault = outcome.as_ref().err().map(|fault| fault.kind);
+            tracing::info!(verb = verb.name, peer = caller.pid, ?fault, "handled");
+        }
+        outcome
+    }
+
+    /// Whether the caller may ask this at all. Doors call it early where they can save reading a body.
+    ///
+    /// # Errors
+    /// Unauthorized, forbidden or retiring.
+    pub fn permit_entry(&self, caller: &Caller, verb: &Verb) -> Result<(), Fault> {
+        if caller.authority < verb.authority {
+            return Err(match caller.authority {
+                Authority::Public => Fault::new(FaultKind::Unauthorized, "Unauthorized"),
+                _ => Fault::new(
+                    FaultKind::Forbidden,
+                    format!("{} needs the control token: HERMES_CONTROL_TOKEN is set for this backend", verb.name),
+                ),
+            });
+        }
+        let ledgers = self.proof.ledgers();
+        if !verb.while_retiring && ledgers.fence().refuses(ledgers.clock().now()) {
+            return Err(Fault::new(FaultKind::Retiring, RETIRING));
+        }
+        Ok(())
+    }
+
+    fn answer(&self, caller: &mut Caller, request: Request) -> Result<Outcome, Fault> {
+        let reply = match request {
+            Request::Hello { .. } => return Err(Fault::new(FaultKind::Invalid, "Hello is the first frame only")),
+            Request::Health => Reply::Health(Health { version: crate::VERSION.to_owned() }),
+            Request::Idle => Reply::Verdict(self.proof.verdict()),
+            Request::Ledgers { after, limit } => self.ledgers(after, limit),
+            Request::Prepare { request_id, tied } => self.prepare(caller, request_id, tied)?,
+            Request::Commit { permit } => self.commit(&permit),
+            Request::Cancel { permit } => self.cancel(&permit),
+            Request::Watch => return Ok(Outcome::Stream(Stream::Watch(self.hub.watch()))),
+            Request::RetireWhenIdle { deadline_ms, request_id } => {
+                let request_id = checked(request_id)?;
+                let deadline = deadline_ms.map(Duration::from_millis);
+                let retirement = Retirement::new(Arc::clone(&self.proof), request_id, deadline);
+                return Ok(Outcome::Stream(Stream::Retire(retirement)));
+            }
+            Request::Adopt { pid, start_marker } => self.adopt(caller, pid, start_marker)?,
+        };
+        Ok(Outcome::Reply(reply))
+    }
+
+    fn ledgers(&self, after: Option<u64>, limit: u32) -> Reply {
+        let limit = limit.clamp(1, MAX_PAGE) as usize;
+        let ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Reply::Ledgers(self.proof.report(after, limit, ticker))
+    }
+
+    fn prepare(&self, caller: &mut Caller, request_id: Option<String>, tied: bool) -> Result<Reply, Fault> {
+        let request_id = checked(request_id)?;
+        if tied && !caller.connected {
+            return Err(Fault::new(FaultKind::Invalid, "tied needs a connection that lasts: use the control socket"));
+        }
+        let fresh = Permit::random().map_err(|error| Fault::new(FaultKind::Unavailable, error.to_string()))?;
+        let (ledgers, proof) = (self.proof.ledgers(), &self.proof);
+        let outcome = ledgers.fence().prepare(|| ledgers.clock().now(), request_id.as_deref(), fresh, || proof.read());
+        Ok(match outcome {
+            Ok(Granted { permit, expires_in }) => {
+                if tied && expires_in.is_some() {
+                    let (fence, clock) = (ledgers.fence().clone(), ledgers.clock().clone());
+                    caller.tie(TiedPermit::new(fence, clock, permit.clone()));
+                }
+                Reply::Prepared { permit, expires_in_ms: expires_in.map(millis) }
+            }
+            Err(Denied::Busy(verdict)) => Reply::Refused(proof.refusal(verdict, false)),
+            Err(Denied::Retiring) => Reply::Refused(proof.refusal(Verdict::Idle, true)),
+        })
+    }
+
+    fn commit(&self, permit: &Permit) -> Reply {
+        let ledgers = self.proof.ledgers();
+        let Some(request_id) = ledgers.fence().commit(ledgers.clock().now(), permit) else {
+            return Reply::Committed { ok: false, next_due: None };
+        };
+        self.lifecycle.commit(Committed { request_id });
+        let next_due = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).next_due.clone();
+        Reply::Committed { ok: true, next_due }
+    }
+
+    fn cancel(&self, permit: &Permit) -> Reply {
+        let ledgers = self.proof.ledgers();
+        Reply::Cancelled { ok: ledgers.fence().cancel(ledgers.clock().now(), permit) }
+    }
+
+    /// What a connection that was sent this event holds from now on.
+    pub fn lease(&self, event: &Event) -> Option<TiedPermit> {
+        let Event::Prepared { permit, .. } = event else { return None };
+        let ledgers = self.proof.ledgers();
+        Some(TiedPermit::new(ledgers.fence().clone(), ledgers.clock().clone(), permit.clone()))
+    }
+
+    fn adopt(&self, caller: &Caller, pid: u32, start_marker: String) -> Result<Reply, Fault> {
+        if caller.pid != Some(pid) {
+            return Err(Fault::new(FaultKind::Forbidden, "only the new owner itself may adopt: pid is not the peer's"));
+        }
+        if process::start_marker(pid).as_deref() != Some(start_marker.as_str()) {
+            return Err(Fault::new(FaultKind::Invalid, "start_marker is not that of the peer"));
+        }
+        let new = Owner::Process { pid, marker: Some(start_marker) };
+        match self.lifecycle.owner() {
+            Owner::Process { .. } if self.lifecycle.owner() != new => {
+                return Err(Fault::new(FaultKind::Conflict, "this backend has a living owner"));
+            }
+            Owner::Process { .. } | Owner::Nobody | Owner::Lost => {}
+        }
+        if self.proof.ledgers().fence().committed() {
+            return Err(Fault::new(FaultKind::Retiring, RETIRING));
+        }
+        self.lifecycle.set_owner(new);
+        self.proof.ledgers().fence().reopen();
+        Ok(Reply::Adopted)
+    }
+}
+
+/// A span in whole milliseconds.
+pub fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn checked(request_id: Option<String>) -> Result<Option<String>, Fault> {
+    match request_id {
+        Some(id) if id.is_empty() || id.len() > MAX_REQUEST_ID => Err(Fault::new(
+            FaultKind::Invalid,
+            format!("request_id must have 1 to {MAX_REQUEST_ID} bytes; it has {}", id.len()),
+        )),
+        other => Ok(other),
+    }
+}

@@ -1,0 +1,113 @@
+//! One row a verb: the policy of every request as data, enforced once in `handler.rs`.
+
+use crate::protocol::Request;
+
+/// What a caller has shown. Each level includes those below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Authority {
+    /// Nothing.
+    Public,
+    /// The session token, which a renderer holds too.
+    Session,
+    /// The control token; without one, the session token counts as it.
+    Control,
+}
+
+/// Where a verb is reached over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The only method it answers to.
+    pub method: &'static str,
+    /// The exact path.
+    pub path: &'static str,
+}
+
+/// The policy of one request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Verb {
+    /// The one name: command-line verb, request, handler, test.
+    pub name: &'static str,
+    /// Who may ask.
+    pub authority: Authority,
+    /// Answered while a permit lives or was committed, and while the child drains.
+    pub while_retiring: bool,
+    /// The request itself is work: it holds an admission for as long as it is handled.
+    pub work: bool,
+    /// Written to the log. Reads are not.
+    pub logged: bool,
+    /// Its place over HTTP; verbs that live as long as their connection have none.
+    pub http: Option<Route>,
+}
+
+const fn get(path: &'static str) -> Option<Route> {
+    Some(Route { method: "GET", path })
+}
+
+const fn post(path: &'static str) -> Option<Route> {
+    Some(Route { method: "POST", path })
+}
+
+const fn read(name: &'static str, authority: Authority, http: Option<Route>) -> Verb {
+    Verb { name, authority, while_retiring: true, work: false, logged: false, http }
+}
+
+const fn control(name: &'static str, http: Option<Route>) -> Verb {
+    Verb { name, authority: Authority::Control, while_retiring: true, work: false, logged: true, http }
+}
+
+/// The path that the three steps of retirement share.
+pub const RETIREMENT: &str = "/api/health/retirement";
+
+static HELLO: Verb = read("hello", Authority::Public, None);
+static HEALTH: Verb = read("health", Authority::Public, get("/api/health"));
+static IDLE: Verb = read("idle", Authority::Session, get("/api/health/idle"));
+static LEDGERS: Verb = read("ledger", Authority::Session, get("/api/health/ledgers"));
+static WATCH: Verb = read("watch", Authority::Session, get("/api/health/idle/events"));
+static PREPARE: Verb = control("prepare", post(RETIREMENT));
+static COMMIT: Verb = control("commit", post(RETIREMENT));
+static CANCEL: Verb = control("cancel", post(RETIREMENT));
+static RETIRE_WHEN_IDLE: Verb = control("retire-when-idle", None);
+static ADOPT: Verb = control("adopt", None);
+
+/// Every verb, for the routes and for the tests.
+pub static VERBS: [&Verb; 10] =
+    [&HELLO, &HEALTH, &IDLE, &LEDGERS, &WATCH, &PREPARE, &COMMIT, &CANCEL, &RETIRE_WHEN_IDLE, &ADOPT];
+
+impl Request {
+    /// The policy of this request.
+    pub fn verb(&self) -> &'static Verb {
+        match self {
+            Self::Hello { .. } => &HELLO,
+            Self::Health => &HEALTH,
+            Self::Idle => &IDLE,
+            Self::Ledgers { .. } => &LEDGERS,
+            Self::Watch => &WATCH,
+            Self::Prepare { .. } => &PREPARE,
+            Self::Commit { .. } => &COMMIT,
+            Self::Cancel { .. } => &CANCEL,
+            Self::RetireWhenIdle { .. } => &RETIRE_WHEN_IDLE,
+            Self::Adopt { .. } => &ADOPT,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_retirement_needs_the_control_authority() {
+        for (place, verb) in VERBS.iter().enumerate() {
+            assert!(VERBS.iter().skip(place + 1).all(|other| other.name != verb.name), "{}", verb.name);
+            if verb.http.is_some_and(|route| route.path == RETIREMENT) {
+                assert_eq!(verb.authority, Authority::Control);
+            }
+        }
+    }
+
+    #[test]
+    fn only_health_is_public() {
+        let public: Vec<_> = VERBS.iter().filter(|verb| verb.authority == Authority::Public).map(|v| v.name).collect();
+        assert_eq!(public, ["hello", "health"]);
+    }
+}
