@@ -12,10 +12,12 @@ pub mod lifecycle;
 pub mod process;
 pub mod proof;
 pub mod protocol;
+pub mod readiness;
 pub mod secret;
 pub mod stream;
 pub mod verb;
 pub mod verdict;
+pub mod work;
 
 /// The crate's version, for people; the protocol has a number of its own.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

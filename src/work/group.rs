@@ -1,0 +1,140 @@
+//! A process group that belongs to one piece of work: who is in it, telling it something, seeing it go.
+
+use std::io;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpgid};
+use tokio::time::sleep;
+
+/// Where there is no pidfd, a group is looked at this often while somebody waits for it to go.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The group that `leader` leads or led.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    leader: i32,
+}
+
+impl Group {
+    /// The group of a leader, by pid.
+    pub fn of(leader: u32) -> Option<Self> {
+        i32::try_from(leader).ok().filter(|leader| *leader > 1).map(|leader| Self { leader })
+    }
+
+    /// Signals every member.
+    pub fn signal(self, signal: Signal) {
+        let leader = Pid::from_raw(self.leader);
+        match getpgid(Some(leader)) {
+            Ok(group) if group == leader => {
+                let _ = killpg(leader, signal);
+            }
+            // Not yet its own leader: the shim has not come so far.
+            Ok(_) => {
+                let _ = kill(leader, signal);
+            }
+            // The leader is gone. A number alone may be somebody else's by now, so each member is told by itself.
+            Err(_) => self.members().into_iter().for_each(|member| signal_exactly(member, self, signal)),
+        }
+    }
+
+    /// Whether nobody is left but zombies.
+    pub fn is_empty(self) -> bool {
+        match killpg(Pid::from_raw(self.leader), None) {
+            Err(Errno::ESRCH) => true,
+            _ => self.members().is_empty() && cfg!(target_os = "linux"),
+        }
+    }
+
+    /// Resolves when nobody is left but zombies.
+    pub async fn gone(self) {
+        while !self.is_empty() {
+            match self.members().first() {
+                Some(member) => exited(*member).await,
+                None => sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    /// The living members, by /proc; none can be named elsewhere.
+    pub fn members(self) -> Vec<u32> {
+        let ours = |process: &Process| process.group == self.leader && !process.zombie;
+        processes().filter(ours).map(|process| process.pid).collect()
+    }
+}
+
+/// What /proc/PID/stat says that matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its parent's id.
+    pub parent: u32,
+    /// Its process group.
+    pub group: i32,
+    /// It has exited and nobody has asked for its status yet.
+    pub zombie: bool,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+}
+
+/// All processes of this machine (Linux; elsewhere none).
+pub fn processes() -> impl Iterator<Item = Process> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| look_up(entry.file_name().to_str()?.parse().ok()?))
+}
+
+/// One process (Linux; elsewhere `None`).
+pub fn look_up(pid: u32) -> Option<Process> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold anything: the last one ends it.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let started = fields.nth(16)?.parse().ok()?;
+    Some(Process { pid, parent, group, zombie: matches!(state, "Z" | "X"), started })
+}
+
+/// Resolves when the process is gone; a zombie is gone.
+pub async fn exited(pid: u32) {
+    #[cfg(target_os = "linux")]
+    if let Some(watched) = pidfd(pid).and_then(|held| crate::readiness::watch(held).ok()) {
+        // Readable once it has exited, whoever reaps it.
+        let _ = watched.readable().await;
+        return;
+    }
+    while look_up(pid).is_some_and(|process| !process.zombie)
+        || (!cfg!(target_os = "linux") && i32::try_from(pid).is_ok_and(|pid| kill(Pid::from_raw(pid), None).is_ok()))
+    {
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn pidfd(pid: u32) -> Option<std::os::fd::OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+/// Signals one member, if it is still in the group once we hold on to it.
+fn signal_exactly(pid: u32, group: Group, signal: Signal) {
+    let still_ours = || look_up(pid).is_some_and(|process| process.group == group.leader);
+    #[cfg(target_os = "linux")]
+    {
+        let Some(held) = pidfd(pid) else { return };
+        if let (true, Some(signal)) = (still_ours(), rustix::process::Signal::from_named_raw(signal as i32)) {
+            let _ = rustix::process::pidfd_send_signal(held, signal);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    if let (true, Ok(pid)) = (still_ours(), i32::try_from(pid)) {
+        let _ = kill(Pid::from_raw(pid), signal);
+    }
+}
+
+/// A short error for a spawn that cannot be supervised.
+pub fn no_pid() -> io::Error {
+    io::Error::other("the program ended before it could be supervised")
+}

@@ -1,0 +1,215 @@
+//! Runs on record: one small file a piece of work, locked by the child that runs it.
+//!
+//! 1. [`Runs::reserve`] takes the lock: whoever holds it runs that work, and no second process of the same home does.
+//! 2. The program waits at the gate ([`super::shim`]) while its pid, group and start marker are written and synced.
+//! 3. When the work has ended and its result is stored the file is removed.
+//! 4. A file whose lock is free belongs to a child that died. If the program still lives it is a survivor, which counts as
+//!    work of whoever finds it; else it was interrupted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use super::group::{self, Group};
+use crate::process;
+
+/// A record is a few hundred bytes; a longer file is none of ours.
+const MAX_RECORD: u64 = 64 * 1024;
+
+/// What is known of a run before it begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// `cron` or `turn`.
+    pub kind: String,
+    /// The job or session.
+    pub id: String,
+    /// The program's process id, which is its group's and session's too.
+    pub pid: u32,
+    /// Its start marker, against a recycled pid.
+    pub start_marker: String,
+    /// When the run was due (ISO 8601), for a job.
+    pub scheduled_for: Option<String>,
+    /// When it began (ISO 8601).
+    pub started_at: String,
+}
+
+impl Run {
+    /// The processes of this run that still live.
+    pub fn survivors(&self) -> Vec<u32> {
+        let leader = process::start_marker(self.pid);
+        if leader.is_some() && leader.as_deref() != Some(self.start_marker.as_str()) {
+            // The pid is somebody else's now. A group bears its number as long as it lives, so ours is gone.
+            return Vec::new();
+        }
+        Group::of(self.pid).map(Group::members).unwrap_or_default()
+    }
+}
+
+/// The folder of the records of one home.
+#[derive(Debug, Clone)]
+pub struct Runs {
+    folder: PathBuf,
+}
+
+/// A run of a child that died.
+#[derive(Debug)]
+pub struct Left {
+    /// What was on record.
+    pub run: Run,
+    /// Its lock, now ours.
+    pub record: Record,
+}
+
+impl Runs {
+    /// The records below `home`.
+    pub fn of(home: &Path) -> Self {
+        Self { folder: home.join("runs") }
+    }
+
+    /// Takes the record of this work; `None` if another process, or a survivor, has it.
+    ///
+    /// # Errors
+    /// The folder or file cannot be written: then the work must not begin.
+    pub fn reserve(&self, kind: &str, id: &str) -> io::Result<Option<Record>> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let Some(mut record) = Record::lock(&self.folder.join(format!("{kind}-{id}.json")))? else { return Ok(None) };
+        let survives = record.read().is_some_and(|run| !run.survivors().is_empty());
+        Ok((!survives).then_some(record))
+    }
+
+    /// Every record whose child has died. Costs one failed `open` where there is no folder.
+    pub fn left(&self) -> Vec<Left> {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        files.filter_map(|file| Self::look(&file.path())).collect()
+    }
+
+    fn look(path: &Path) -> Option<Left> {
+        if path.extension().is_none_or(|extension| extension != "json") {
+            return None;
+        }
+        let mut record = Record::lock(path).ok().flatten()?;
+        match record.read() {
+            Some(run) => Some(Left { run, record }),
+            None => {
+                // Written in part: the gate was never opened, so nothing ran.
+                record.remove();
+                None
+            }
+        }
+    }
+}
+
+/// The locked record of one run. Dropped without [`Record::remove`], the file stays for whoever comes after.
+#[derive(Debug)]
+pub struct Record {
+    file: Flock<File>,
+    path: PathBuf,
+}
+
+impl Record {
+    fn lock(path: &Path) -> io::Result<Option<Self>> {
+        loop {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+            let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => file,
+                Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(None),
+                Err((_, error)) => return Err(error.into()),
+            };
+            // Removed between open and lock: then another file has the name, or none.
+            if fs::metadata(path).is_ok_and(|at| file.metadata().is_ok_and(|ours| at.ino() == ours.ino())) {
+                return Ok(Some(Self { file, path: path.to_owned() }));
+            }
+        }
+    }
+
+    fn read(&mut self) -> Option<Run> {
+        let mut text = String::new();
+        self.file.rewind().ok()?;
+        Read::by_ref(&mut *self.file).take(MAX_RECORD).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Puts the run on disk. Only then may the gate open.
+    ///
+    /// # Errors
+    /// It could not be written: the run must not begin.
+    pub fn write(&mut self, run: &Run) -> io::Result<()> {
+        let text = serde_json::to_vec(run)?;
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(&text)?;
+        self.file.sync_data()
+    }
+
+    /// The run is over and its result is stored.
+    pub fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "a run's record cannot be removed");
+        }
+    }
+}
+
+/// Resolves when none of these lives.
+pub async fn all_gone(pids: Vec<u32>) {
+    for pid in pids {
+        group::exited(pid).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(pid: u32, marker: &str) -> Run {
+        Run {
+            kind: "cron".into(),
+            id: "j".into(),
+            pid,
+            start_marker: marker.into(),
+            scheduled_for: None,
+            started_at: "2026-12-01T00:00:00+00:00".into(),
+        }
+    }
+
+    #[test]
+    fn one_run_an_id_and_home() {
+        let home = tempfile::tempdir().unwrap();
+        let runs = Runs::of(home.path());
+        let first = runs.reserve("cron", "j").unwrap().unwrap();
+        assert!(runs.reserve("cron", "j").unwrap().is_none());
+        assert!(runs.left().is_empty(), "its child lives");
+        first.remove();
+        assert!(runs.reserve("cron", "j").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_record_of_a_dead_child_is_found_with_or_without_a_survivor() {
+        let home = tempfile::tempdir().unwrap();
+        let runs = Runs::of(home.path());
+        let mut record = runs.reserve("cron", "j").unwrap().unwrap();
+        record.write(&run(4_000_000, "linux:1")).unwrap();
+        drop(record);
+        let left = runs.left();
+        assert_eq!(left.len(), 1);
+        assert!(left[0].run.survivors().is_empty());
+    }
+
+    #[test]
+    fn a_record_cut_short_never_ran() {
+        let home = tempfile::tempdir().unwrap();
+        let runs = Runs::of(home.path());
+        drop(runs.reserve("cron", "j").unwrap().unwrap());
+        assert!(runs.left().is_empty());
+        assert!(fs::read_dir(home.path().join("runs")).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_recycled_pid_is_no_survivor() {
+        let own = std::process::id();
+        assert!(run(own, "linux:0").survivors().is_empty());
+    }
+}
