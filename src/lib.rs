@@ -2,9 +2,11 @@
 
 pub mod clock;
 pub mod codec;
+pub mod cron;
 pub mod door;
 pub mod error;
 pub mod fence;
+pub mod folder_watch;
 pub mod handler;
 pub mod hub;
 pub mod ledger;
@@ -13,6 +15,7 @@ pub mod process;
 pub mod proof;
 pub mod protocol;
 pub mod readiness;
+pub mod runtime;
 pub mod secret;
 pub mod stream;
 pub mod verb;

@@ -25,6 +25,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+pub use guard::loopback;
+
 use super::auth::{Caller, Tokens};
 use super::deadline::WriteDeadline;
 use super::{ACCEPT_PAUSE, MAX_CONNECTIONS, READ_DEADLINE};

@@ -68,8 +68,8 @@ fn is_own_origin(origin: &[u8], ours: SocketAddr) -> bool {
     is_loopback_name(authority) && port.parse() == Ok(ours.port())
 }
 
-/// Whether an address to bind is one that only this machine reaches.
-pub fn is_loopback(host: &str) -> Option<IpAddr> {
+/// The address to bind, if it is one that only this machine reaches.
+pub fn loopback(host: &str) -> Option<IpAddr> {
     if host.eq_ignore_ascii_case("localhost") {
         return Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
     }

@@ -1,0 +1,5 @@
+//! Cron: jobs.json on disk, what is due, and running it.
+
+pub mod alarm;
+pub mod output;
+pub mod script;

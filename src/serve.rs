@@ -1,0 +1,219 @@
+//! A child's life: home, runtime dir, lock, doors, first scan, record, READY; then until it is told to leave; then drain.
+//!
+//! What ends it, all joined in [`until_told_to_leave`]:
+//! 1. SIGTERM or SIGINT: admission closes, running work gets the grace, then TERM, then KILL.
+//! 2. A committed permit: the doors stay open for [`LINGER`], then it leaves by itself.
+//! 3. The owner's death: an idle child leaves, a busy one may finish or be adopted.
+
+mod doorway;
+mod drain;
+mod owner;
+pub mod settings;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::clock::Clock;
+use crate::cron::ticker::Ticker;
+use crate::door::http;
+use crate::handler::{Backend, Identity};
+use crate::hub::Hub;
+use crate::ledger::Ledgers;
+use crate::lifecycle::{Lifecycle, Owner};
+use crate::proof::Proof;
+use crate::secret::random_hex;
+use crate::verdict::Verdict;
+use crate::work::Stop;
+use doorway::Doorway;
+use settings::Settings;
+
+/// After a commit the doors stay open so long, so that a lost reply can be asked for again.
+pub const LINGER: Duration = Duration::from_millis(1200);
+
+/// Why a child did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Options or environment cannot be used.
+    #[error("{0}")]
+    Usage(String),
+    /// The port is taken.
+    #[error("port {0} is in use: stop what listens there, or use --port 0 for any free one")]
+    PortInUse(u16),
+    /// Another child serves this home.
+    #[error("{0}")]
+    AlreadyServed(String),
+    /// Home, runtime dir or socket cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// The system gave out.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl ServeError {
+    /// The process's exit code.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Internal(_) => 70,
+            Self::Unusable(_) => 73,
+            Self::PortInUse(_) => 75,
+            Self::AlreadyServed(_) => 76,
+        }
+    }
+}
+
+/// Why a child leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Leave {
+    Signal(&'static str),
+    Committed(Option<String>),
+    Orphaned,
+}
+
+/// Serves until told to leave.
+///
+/// # Errors
+/// See [`ServeError`]; nothing was printed as ready then.
+pub async fn run(settings: Settings) -> Result<(), ServeError> {
+    let mut signals = Signals::new().map_err(|error| ServeError::Internal(error.to_string()))?;
+    prepare_home(&settings)?;
+    let doorway = Doorway::claim(&settings)?;
+    let tcp = bind(&settings).await?;
+    let address = tcp.local_addr().map_err(|error| ServeError::Internal(error.to_string()))?;
+    let listener = doorway.listen()?;
+
+    let generation = random_hex::<8>().map_err(|error| ServeError::Internal(error.to_string()))?;
+    let identity = Identity { generation, profile: settings.profile.clone() };
+    let ledgers = Ledgers::new(Clock::system());
+    let proof = Arc::new(Proof::new(ledgers.clone()));
+    let backend = Arc::new(Backend {
+        identity,
+        hub: Hub::follow(Arc::clone(&proof)),
+        proof,
+        lifecycle: Lifecycle::new(settings.owner.clone()),
+        ticker: Arc::new(Mutex::default()),
+    });
+    let stop = watch::Sender::new(Stop::Run);
+    // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
+    let ticker = Ticker::start(&settings.home, settings.desktop, ledgers, Arc::clone(&backend.ticker), stop.subscribe());
+    ticker.first_scan().await;
+
+    let tokens = Arc::new(settings.tokens.clone());
+    let door = http::Door { backend: Arc::clone(&backend), tokens: Arc::clone(&tokens), address };
+    tokio::spawn(door.serve(tcp));
+    let doorway = doorway.open(listener, &backend, tokens, address)?;
+    announce(address);
+    tracing::info!(profile = settings.profile, port = address.port(), generation = backend.identity.generation, "ready");
+
+    let leave = until_told_to_leave(&backend, &settings, &mut signals).await;
+    tracing::info!(?leave, "leaving");
+    backend.proof.ledgers().fence().close();
+    ticker.stop();
+    if !matches!(leave, Leave::Committed(_)) {
+        drain::drain(&backend, &stop, settings.shutdown_grace).await;
+    }
+    doorway.close();
+    Ok(())
+}
+
+fn prepare_home(settings: &Settings) -> Result<(), ServeError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let home = &settings.home;
+    let unusable = |error: io::Error| {
+        ServeError::Unusable(format!("the home {} cannot be used: {error}; set HERMES_HOME to another", home.display()))
+    };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(unusable)?;
+    nix::unistd::access(home, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)
+        .map_err(|error| unusable(error.into()))
+}
+
+async fn bind(settings: &Settings) -> Result<TcpListener, ServeError> {
+    let address = SocketAddr::new(settings.host, settings.port);
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            print_line(&format!("BACKEND_PORT_IN_USE port={}\n", settings.port));
+            ServeError::PortInUse(settings.port)
+        }
+        _ => ServeError::Unusable(format!("cannot listen on {address}: {error}")),
+    })
+}
+
+/// The two lines that a parent waits for. A closed stdout is the parent's own choice.
+fn announce(address: SocketAddr) {
+    let port = address.port();
+    print_line(&format!("HERMES_BACKEND_READY port={port}\nHERMES_DASHBOARD_READY port={port}\n"));
+}
+
+fn print_line(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}
+
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}
+
+async fn until_told_to_leave(backend: &Backend, settings: &Settings, signals: &mut Signals) -> Leave {
+    loop {
+        let owner = backend.lifecycle.owner();
+        let mut owners = backend.lifecycle.owners();
+        owners.mark_unchanged();
+        tokio::select! {
+            name = signals.next() => return Leave::Signal(name),
+            committed = backend.lifecycle.committed() => {
+                // A signal in this time is the owner's word that nobody needs to ask again.
+                let _ = timeout(LINGER, signals.next()).await;
+                return Leave::Committed(committed.request_id);
+            }
+            _ = owners.changed() => {}
+            () = owner::gone(&owner) => {
+                tracing::warn!(?owner, "the owner is gone: nothing new is admitted");
+                // Closed before anybody may adopt, so that an adoption's reopening cannot be undone by us.
+                backend.proof.ledgers().fence().close();
+                backend.lifecycle.set_owner(Owner::Lost);
+            }
+            () = orphan_may_leave(backend, settings, &owner) => return Leave::Orphaned,
+        }
+    }
+}
+
+/// Resolves when an orphan is idle, or its grace is over; never while there is an owner.
+async fn orphan_may_leave(backend: &Backend, settings: &Settings, owner: &Owner) {
+    if *owner != Owner::Lost {
+        return std::future::pending().await;
+    }
+    let idle = async {
+        let mut changes = backend.proof.ledgers().changes();
+        while backend.proof.verdict() != Verdict::Idle {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = idle => {}
+        () = sleep(settings.orphan_grace) => tracing::warn!("the orphan's grace is over"),
+    }
+}

@@ -1,0 +1,179 @@
+//! A child's place in the runtime directory: lock, socket, endpoint record. Kept while it lives, given back when it goes.
+//!
+//! 1. The lock comes first: whoever holds it may judge what else lies there.
+//! 2. A socket that nobody listens on is replaced; a live one, or anything that is no socket, never is.
+//! 3. The record is written after both doors listen.
+//! 4. If a cleaner removes our socket or record, they are put back (the directory is watched, not polled).
+//! 5. At the end only what is still ours is removed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use interprocess::local_socket::tokio::Listener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::ServeError;
+use super::settings::Settings;
+use crate::door::auth::Tokens;
+use crate::door::socket;
+use crate::handler::Backend;
+use crate::process;
+use crate::folder_watch::{FolderWatch, LOOK_AGAIN};
+use crate::runtime::{Endpoint, Lock, LockError, Names, RuntimeDir, is_socket};
+
+/// The claimed place, before the doors are open.
+pub(super) struct Doorway {
+    dir: RuntimeDir,
+    names: Names,
+    lock: Lock,
+    home: PathBuf,
+}
+
+/// The place of a child whose doors are open.
+pub(super) struct OpenDoorway {
+    place: Arc<Doorway>,
+    endpoint: Endpoint,
+    keeper: JoinHandle<()>,
+}
+
+impl Doorway {
+    /// Takes the lock of this home and clears away what a dead predecessor left.
+    pub(super) fn claim(settings: &Settings) -> Result<Self, ServeError> {
+        let unusable = |error: &dyn std::fmt::Display| ServeError::Unusable(error.to_string());
+        let dir = RuntimeDir::create(&RuntimeDir::locate(&|name| std::env::var_os(name))).map_err(|e| unusable(&e))?;
+        let names = dir.names(&settings.home).map_err(|error| unusable(&error))?;
+        let lock = match Lock::take(&names.lock) {
+            Ok(lock) => lock,
+            Err(LockError::Held) => return Err(already_served(&settings.home, &names)),
+            Err(LockError::Io(error)) => {
+                return Err(ServeError::Unusable(format!("the lock {} cannot be used: {error}", names.lock.display())));
+            }
+        };
+        let home = settings.home.canonicalize().map_err(|error| unusable(&error))?;
+        let doorway = Self { dir, names, lock, home };
+        doorway.clear_stale_socket()?;
+        Ok(doorway)
+    }
+
+    /// Only a refused connection proves that nobody listens; only a socket is ever removed.
+    fn clear_stale_socket(&self) -> Result<(), ServeError> {
+        let path = &self.names.socket;
+        let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
+        if !is_socket(&meta) {
+            return Err(ServeError::Unusable(format!(
+                "{} is in the way and is no socket: it is left alone; move it or set HERMES_RUNTIME_DIR",
+                path.display()
+            )));
+        }
+        match std::os::unix::net::UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
+                .map_err(|error| ServeError::Unusable(format!("cannot remove the stale {}: {error}", path.display()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Ok(_) => Err(already_served(&self.home, &self.names)),
+            Err(error) => Err(ServeError::Unusable(format!(
+                "whether anybody listens at {} cannot be told: {error}; it is left alone",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Listens on the control socket. Nobody is served before [`Doorway::open`].
+    pub(super) fn listen(&self) -> Result<Listener, ServeError> {
+        socket::listen(&self.names.socket).map_err(|error| {
+            ServeError::Unusable(format!("cannot listen at {}: {error}", self.names.socket.display()))
+        })
+    }
+
+    /// Serves the socket, writes the record, and keeps both in place.
+    pub(super) fn open(
+        self,
+        listener: Listener,
+        backend: &Arc<Backend>,
+        tokens: Arc<Tokens>,
+        address: SocketAddr,
+    ) -> Result<OpenDoorway, ServeError> {
+        let pid = std::process::id();
+        let endpoint = Endpoint {
+            pid,
+            start_marker: process::start_marker(pid).unwrap_or_default(),
+            generation: backend.identity.generation.clone(),
+            profile: backend.identity.profile.clone(),
+            home: self.home.to_string_lossy().into_owned(),
+            socket: self.names.socket.clone(),
+            port: Some(address.port()),
+            token: tokens.session().clone(),
+            version: crate::VERSION.to_owned(),
+            kind: None,
+        };
+        let (renew, renewed) = mpsc::channel(1);
+        let door = socket::Door { backend: Arc::clone(backend), tokens };
+        tokio::spawn(door.serve(listener, renewed));
+        endpoint.write(&self.names.record).map_err(|error| {
+            ServeError::Unusable(format!("cannot write {}: {error}", self.names.record.display()))
+        })?;
+        let place = Arc::new(self);
+        let keeper = tokio::spawn(keep(Arc::clone(&place), endpoint.clone(), renew));
+        Ok(OpenDoorway { place, endpoint, keeper })
+    }
+
+    fn socket_inode(&self) -> Option<u64> {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::symlink_metadata(&self.names.socket).ok().map(|meta| meta.ino())
+    }
+}
+
+impl OpenDoorway {
+    /// Removes what is still ours.
+    pub(super) fn close(self) {
+        self.keeper.abort();
+        let names = &self.place.names;
+        if Endpoint::read(&names.record).is_ok_and(|found| found.generation == self.endpoint.generation) {
+            let _ = std::fs::remove_file(&names.record);
+            // The lock is still ours, so nobody has bound this name since.
+            let _ = std::fs::remove_file(&names.socket);
+        }
+        let _ = &self.place.lock;
+    }
+}
+
+fn already_served(home: &std::path::Path, names: &Names) -> ServeError {
+    let by = Endpoint::read(&names.record).map_or(String::new(), |endpoint| format!(" by pid {}", endpoint.pid));
+    ServeError::AlreadyServed(format!(
+        "{} is already served{by}: use that backend, or stop it first (hermesctl list)",
+        home.display()
+    ))
+}
+
+/// Puts socket and record back when somebody removes them. Sleeps until the directory changes.
+async fn keep(place: Arc<Doorway>, endpoint: Endpoint, renew: mpsc::Sender<Listener>) {
+    let mut ours = place.socket_inode();
+    loop {
+        let made = RuntimeDir::create(place.dir.path()).is_ok();
+        let Ok(mut watch) = FolderWatch::new(place.dir.path(), &[&place.names.socket, &place.names.record]) else {
+            sleep(LOOK_AGAIN).await;
+            continue;
+        };
+        // Looked at after the watch began, so that nothing is missed in between.
+        if made && place.socket_inode().is_none() {
+            match place.listen() {
+                Ok(listener) => {
+                    tracing::warn!(socket = %place.names.socket.display(), "the control socket was removed: bound again");
+                    ours = place.socket_inode();
+                    let _ = renew.send(listener).await;
+                }
+                Err(error) => tracing::warn!(%error, "the control socket was removed and cannot be bound again"),
+            }
+        }
+        // Beside somebody else's socket our record would mislead.
+        if made && place.socket_inode() == ours && !place.names.record.exists() {
+            if let Err(error) = endpoint.write(&place.names.record) {
+                tracing::warn!(%error, "the endpoint record was removed and cannot be written again");
+            }
+        }
+        watch.changed().await;
+    }
+}

@@ -1,0 +1,42 @@
+//! Ending what runs, in order: let it end, TERM, KILL; each is recorded by whoever runs it.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::handler::Backend;
+use crate::protocol::LedgerKind;
+use crate::work::Stop;
+
+/// Between TERM and KILL: with the grace before it all is over within 4.5 s, since a desktop kills after 5.
+const TERM_GRACE: Duration = Duration::from_secs(1);
+
+/// After KILL the results still have to be written.
+const RECORD_GRACE: Duration = Duration::from_millis(800);
+
+/// What a shutdown waits for. Holds and questions are other people's: they end with the doors.
+const RUNNING: [LedgerKind; 3] = [LedgerKind::Session, LedgerKind::Delegation, LedgerKind::Cron];
+
+/// Waits for running work, and ends what does not end.
+pub(super) async fn drain(backend: &Backend, stop: &watch::Sender<Stop>, grace: Duration) {
+    let stages = [(Stop::Run, grace), (Stop::Term, TERM_GRACE), (Stop::Kill, RECORD_GRACE)];
+    for (stage, patience) in stages {
+        stop.send_replace(stage);
+        if timeout(patience, nothing_runs(backend)).await.is_ok() {
+            return;
+        }
+    }
+    tracing::error!("work is still on record as running; its record is left for the next start");
+}
+
+async fn nothing_runs(backend: &Backend) {
+    let ledgers = backend.proof.ledgers();
+    let mut changes = ledgers.changes();
+    // A ledger that cannot be read is waited for as long as a busy one.
+    while RUNNING.iter().any(|kind| ledgers.count(*kind) != Ok(0)) {
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
