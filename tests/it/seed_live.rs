@@ -176,7 +176,15 @@ fn a_child_started_the_desktops_way_is_ready_and_answers() {
         .env("PYTHONHOME", "")
         .env("PYTHONUTF8", "1");
     let mut command = opts.command(&home);
-    assert!(command.stdin(Stdio::null()).get_args().eq(["--profile", "p", "serve", "--host", "127.0.0.1", "--port", "0"]));
+    assert!(command.stdin(Stdio::null()).get_args().eq([
+        "--profile",
+        "p",
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0"
+    ]));
     let child = Child::spawn(&home, &opts);
     child.wait_idle();
     assert_eq!(child.record().1["profile"], "p");

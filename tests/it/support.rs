@@ -24,7 +24,7 @@ pub(crate) const TOKEN: &str = "it-session-token-0123456789abcdefghijklmnopq";
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 const CAPTURE_LIMIT: usize = 4 << 20;
-const SUITE_LIMIT: Duration = Duration::from_secs(300);
+const SUITE_LIMIT: Duration = Duration::from_secs(480);
 
 // ---------------------------------------------------------------- homes
 
@@ -173,8 +173,7 @@ pub(crate) fn write_jobs_in(home: &Path, text: &str) {
     let cron = home.join("cron");
     private_dir(&cron);
     let staged = cron.join(".jobs_it.tmp");
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&staged).unwrap();
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&staged).unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file.sync_all().unwrap();
     fs::rename(&staged, cron.join("jobs.json")).unwrap();
@@ -331,8 +330,7 @@ impl Child {
         let mut process = opts.command(home).spawn().expect("hermes starts");
         let stdout = Capture::start(process.stdout.take().unwrap());
         let stderr = Capture::start(process.stderr.take().unwrap());
-        let mut child =
-            Self { pid: process.id(), port: 0, home: home.clone(), process, stdout, stderr, exited: None };
+        let mut child = Self { pid: process.id(), port: 0, home: home.clone(), process, stdout, stderr, exited: None };
         let deadline = Instant::now() + SOON;
         while child.stdout.text().matches('\n').count() < 2 {
             let ended = child.try_wait();
@@ -577,6 +575,20 @@ impl Http {
         }
     }
 
+    /// Several replies, one after the other, each with its length.
+    pub(crate) fn parse_many(mut bytes: &[u8]) -> Vec<Self> {
+        let mut replies = Vec::new();
+        while !bytes.is_empty() {
+            let mut reply = Self::parse(bytes);
+            let length = reply.header("content-length").and_then(|length| length.parse().ok()).expect("a length");
+            assert!(reply.body.len() >= length, "a body cut short: {reply:?}");
+            bytes = &bytes[bytes.len() - reply.body.len() + length..];
+            reply.body.truncate(length);
+            replies.push(reply);
+        }
+        replies
+    }
+
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -592,24 +604,30 @@ impl Http {
 
 /// Asks a child with the real curl.
 pub(crate) fn curl(child: &Child, path: &str, args: &[&str]) -> Http {
+    Http::parse(&curl_output(child, &[(path, args)]))
+}
+
+/// Several requests by one curl: one start of a process for all of them.
+pub(crate) fn curl_many(child: &Child, requests: &[(&str, &[&str])]) -> Vec<Http> {
+    let replies = Http::parse_many(&curl_output(child, requests));
+    assert_eq!(replies.len(), requests.len(), "one reply each: {replies:?}");
+    replies
+}
+
+fn curl_output(child: &Child, requests: &[(&str, &[&str])]) -> Vec<u8> {
     let mut command = Command::new("curl");
-    command
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .args(["-q", "-sS", "-i", "--max-time", "5", "--noproxy", "*"])
-        .args(args)
-        .arg(format!("{}{path}", child.url()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let output = command.output().expect("curl runs");
-    assert!(
-        output.status.success(),
-        "curl {args:?} {path}: {}\n{}",
-        String::from_utf8_lossy(&output.stderr),
-        child.logs()
-    );
-    Http::parse(&output.stdout)
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).arg("-q");
+    for (number, (path, args)) in requests.iter().enumerate() {
+        if number > 0 {
+            command.arg("--next");
+        }
+        command.args(["-sS", "-i", "--max-time", "5", "--noproxy", "*"]).args(*args);
+        command.arg(format!("{}{path}", child.url()));
+    }
+    let output = command.stdin(Stdio::null()).output().expect("curl runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "curl {requests:?}: {errors}\n{}", child.logs());
+    output.stdout
 }
 
 /// Sends these bytes and reads until the server closes.
