@@ -3,3 +3,4 @@
 pub mod alarm;
 pub mod output;
 pub mod script;
+pub mod ticker;

@@ -1,5 +1,6 @@
 //! hermes: a control plane that makes backend children prove they are idle.
 
+pub mod cli;
 pub mod clock;
 pub mod codec;
 pub mod cron;
@@ -17,6 +18,7 @@ pub mod protocol;
 pub mod readiness;
 pub mod runtime;
 pub mod secret;
+pub mod serve;
 pub mod stream;
 pub mod verb;
 pub mod verdict;

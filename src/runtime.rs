@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
@@ -34,7 +34,7 @@ pub enum DirError {
     #[error("the runtime directory {0} cannot be opened: permission denied")]
     Denied(PathBuf),
     /// It is not safe.
-    #[error("the runtime directory {path} is refused: {why}; use another with HERMES_RUNTIME_DIR")]
+    #[error("the runtime directory {path} is refused: {why}, or set HERMES_RUNTIME_DIR to another")]
     Unsafe {
         /// Which.
         path: PathBuf,
@@ -127,22 +127,18 @@ impl RuntimeDir {
         }
     }
 
-    /// An own directory that others may merely read is closed to them; one that others may write to may hold anything.
+    /// Ours alone, or refused: what others could write to may hold anything, and what they can read tells them where.
     fn check(path: &Path, dir: &File) -> Result<(), DirError> {
-        let io = |error| DirError::Io { path: path.to_owned(), error };
         let refuse = |why: String| Err(DirError::Unsafe { path: path.to_owned(), why });
-        let meta = dir.metadata().map_err(io)?;
+        let meta = dir.metadata().map_err(|error| DirError::Io { path: path.to_owned(), error })?;
+        let mode = meta.mode() & 0o7777;
         if meta.uid() != nix::unistd::geteuid().as_raw() {
             return refuse(format!("it belongs to user {}", meta.uid()));
         }
-        if meta.mode() & 0o022 != 0 {
-            return refuse(format!("others may write to it (mode {:04o}): chmod 0700 it", meta.mode() & 0o7777));
+        if mode != 0o700 {
+            return refuse(format!("its mode is {mode:04o}: chmod 0700 it"));
         }
-        if meta.mode() & 0o077 != 0 {
-            dir.set_permissions(fs::Permissions::from_mode(0o700)).map_err(io)?;
-        }
-        let mode = dir.metadata().map_err(io)?.mode() & 0o7777;
-        if mode & 0o077 != 0 { refuse(format!("it cannot be closed to others (mode {mode:04o})")) } else { Ok(()) }
+        Ok(())
     }
 
     /// Its path.

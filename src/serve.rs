@@ -103,7 +103,8 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     });
     let stop = watch::Sender::new(Stop::Run);
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
-    let ticker = Ticker::start(&settings.home, settings.desktop, ledgers, Arc::clone(&backend.ticker), stop.subscribe());
+    let ticker =
+        Ticker::start(&settings.home, settings.desktop, ledgers, Arc::clone(&backend.ticker), stop.subscribe());
     ticker.first_scan().await;
 
     let tokens = Arc::new(settings.tokens.clone());
@@ -111,7 +112,12 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     tokio::spawn(door.serve(tcp));
     let doorway = doorway.open(listener, &backend, tokens, address)?;
     announce(address);
-    tracing::info!(profile = settings.profile, port = address.port(), generation = backend.identity.generation, "ready");
+    tracing::info!(
+        profile = settings.profile,
+        port = address.port(),
+        generation = backend.identity.generation,
+        "ready"
+    );
 
     let leave = until_told_to_leave(&backend, &settings, &mut signals).await;
     tracing::info!(?leave, "leaving");

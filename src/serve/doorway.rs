@@ -20,9 +20,9 @@ use super::ServeError;
 use super::settings::Settings;
 use crate::door::auth::Tokens;
 use crate::door::socket;
+use crate::folder_watch::{FolderWatch, LOOK_AGAIN};
 use crate::handler::Backend;
 use crate::process;
-use crate::folder_watch::{FolderWatch, LOOK_AGAIN};
 use crate::runtime::{Endpoint, Lock, LockError, Names, RuntimeDir, is_socket};
 
 /// The claimed place, before the doors are open.
@@ -83,9 +83,8 @@ impl Doorway {
 
     /// Listens on the control socket. Nobody is served before [`Doorway::open`].
     pub(super) fn listen(&self) -> Result<Listener, ServeError> {
-        socket::listen(&self.names.socket).map_err(|error| {
-            ServeError::Unusable(format!("cannot listen at {}: {error}", self.names.socket.display()))
-        })
+        socket::listen(&self.names.socket)
+            .map_err(|error| ServeError::Unusable(format!("cannot listen at {}: {error}", self.names.socket.display())))
     }
 
     /// Serves the socket, writes the record, and keeps both in place.
@@ -112,9 +111,9 @@ impl Doorway {
         let (renew, renewed) = mpsc::channel(1);
         let door = socket::Door { backend: Arc::clone(backend), tokens };
         tokio::spawn(door.serve(listener, renewed));
-        endpoint.write(&self.names.record).map_err(|error| {
-            ServeError::Unusable(format!("cannot write {}: {error}", self.names.record.display()))
-        })?;
+        endpoint
+            .write(&self.names.record)
+            .map_err(|error| ServeError::Unusable(format!("cannot write {}: {error}", self.names.record.display())))?;
         let place = Arc::new(self);
         let keeper = tokio::spawn(keep(Arc::clone(&place), endpoint.clone(), renew));
         Ok(OpenDoorway { place, endpoint, keeper })
