@@ -10,6 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use interprocess::local_socket::tokio::Listener;
 use tokio::sync::mpsc;
@@ -29,8 +30,11 @@ use crate::runtime::{Endpoint, Lock, LockError, Names, RuntimeDir, is_socket};
 pub(super) struct Doorway {
     dir: RuntimeDir,
     names: Names,
-    lock: Lock,
+    /// Held for life: the kernel drops it with us.
+    _lock: Lock,
     home: PathBuf,
+    /// The inode of the socket that we bound last; 0 before.
+    bound: AtomicU64,
 }
 
 /// The place of a child whose doors are open.
@@ -54,7 +58,7 @@ impl Doorway {
             }
         };
         let home = settings.home.canonicalize().map_err(|error| unusable(&error))?;
-        let doorway = Self { dir, names, lock, home };
+        let doorway = Self { dir, names, _lock: lock, home, bound: AtomicU64::new(0) };
         doorway.clear_stale_socket()?;
         Ok(doorway)
     }
@@ -83,8 +87,16 @@ impl Doorway {
 
     /// Listens on the control socket. Nobody is served before [`Doorway::open`].
     pub(super) fn listen(&self) -> Result<Listener, ServeError> {
-        socket::listen(&self.names.socket)
-            .map_err(|error| ServeError::Unusable(format!("cannot listen at {}: {error}", self.names.socket.display())))
+        let path = &self.names.socket;
+        let listener = socket::listen(path)
+            .map_err(|error| ServeError::Unusable(format!("cannot listen at {}: {error}", path.display())))?;
+        self.bound.store(self.socket_inode().unwrap_or(0), Ordering::Relaxed);
+        Ok(listener)
+    }
+
+    /// Whether the socket that has our name is the one that we bound.
+    fn is_bound(&self) -> bool {
+        self.socket_inode().is_some_and(|inode| inode == self.bound.load(Ordering::Relaxed))
     }
 
     /// Serves the socket, writes the record, and keeps both in place.
@@ -132,10 +144,10 @@ impl OpenDoorway {
         let names = &self.place.names;
         if Endpoint::read(&names.record).is_ok_and(|found| found.generation == self.endpoint.generation) {
             let _ = std::fs::remove_file(&names.record);
-            // The lock is still ours, so nobody has bound this name since.
+        }
+        if self.place.is_bound() {
             let _ = std::fs::remove_file(&names.socket);
         }
-        let _ = &self.place.lock;
     }
 }
 
@@ -149,7 +161,6 @@ fn already_served(home: &std::path::Path, names: &Names) -> ServeError {
 
 /// Puts socket and record back when somebody removes them. Sleeps until the directory changes.
 async fn keep(place: Arc<Doorway>, endpoint: Endpoint, renew: mpsc::Sender<Listener>) {
-    let mut ours = place.socket_inode();
     loop {
         let made = RuntimeDir::create(place.dir.path()).is_ok();
         let Ok(mut watch) = FolderWatch::new(place.dir.path(), &[&place.names.socket, &place.names.record]) else {
@@ -161,17 +172,15 @@ async fn keep(place: Arc<Doorway>, endpoint: Endpoint, renew: mpsc::Sender<Liste
             match place.listen() {
                 Ok(listener) => {
                     tracing::warn!(socket = %place.names.socket.display(), "the control socket was removed: bound again");
-                    ours = place.socket_inode();
                     let _ = renew.send(listener).await;
                 }
                 Err(error) => tracing::warn!(%error, "the control socket was removed and cannot be bound again"),
             }
         }
         // Beside somebody else's socket our record would mislead.
-        if made && place.socket_inode() == ours && !place.names.record.exists() {
-            if let Err(error) = endpoint.write(&place.names.record) {
-                tracing::warn!(%error, "the endpoint record was removed and cannot be written again");
-            }
+        let bare = made && place.is_bound() && !place.names.record.exists();
+        if let Some(Err(error)) = bare.then(|| endpoint.write(&place.names.record)) {
+            tracing::warn!(%error, "the endpoint record was removed and cannot be written again");
         }
         watch.changed().await;
     }

@@ -230,8 +230,10 @@ fn only_our_own_socket_is_removed_at_exit() {
     let home = Home::new();
     let mut child = Child::spawn(&home, &Opts::plain());
     let socket = child.socket();
-    fs::remove_file(&socket).unwrap();
-    fs::write(&socket, b"another's").unwrap();
+    // By rename, so that the child never sees the name free and binds it again.
+    let other = home.root().join("other");
+    fs::write(&other, b"another's").unwrap();
+    fs::rename(&other, &socket).unwrap();
     assert_eq!(child.terminate().code(), Some(0));
     assert_eq!(fs::read(&socket).unwrap(), b"another's");
 }
