@@ -1,2 +1,11 @@
-//! Command lines.
+//! The command lines: one file a verb, what they share beside them.
+
+pub mod failure;
 pub mod hermes;
+pub mod hermesctl;
+pub mod idle;
+pub mod ledger;
+pub mod list;
+pub mod render;
+pub mod span;
+pub mod target;

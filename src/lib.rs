@@ -1,6 +1,7 @@
 //! hermes: a control plane that makes backend children prove they are idle.
 
 pub mod cli;
+pub mod client;
 pub mod clock;
 pub mod codec;
 pub mod cron;

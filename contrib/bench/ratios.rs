@@ -26,7 +26,7 @@ fn main() {
         .find(|path| path.extension().is_some_and(|extension| extension == "sock"))
         .unwrap();
 
-    println!("{:<34} {:>10} {:>12} {:>7}  {}", "", "ours", "yardstick", "ratio", "yardstick is");
+    println!("{:<34} {:>10} {:>12} {:>7}  yardstick is", "", "ours", "yardstick", "ratio");
     probe_socket(&socket);
     probe_http(port);
     start_up(home.path());
@@ -129,7 +129,8 @@ fn echo(mut stream: impl Read + Write, asked: usize, answered: usize) {
 }
 
 fn probe_http(port: u16) {
-    let request = format!("GET /api/health/idle HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Hermes-Session-Token: {TOKEN}\r\n\r\n");
+    let request =
+        format!("GET /api/health/idle HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Hermes-Session-Token: {TOKEN}\r\n\r\n");
     let mut ours = TcpStream::connect(("127.0.0.1", port)).unwrap();
     ours.set_nodelay(true).unwrap();
     ours.write_all(request.as_bytes()).unwrap();
@@ -164,7 +165,8 @@ fn start_up(home: &Path) {
 }
 
 fn run_true() {
-    let mut child = Command::new("true").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        Command::new("true").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     child.wait().unwrap();

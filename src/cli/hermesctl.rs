@@ -1,0 +1,67 @@
+//! The command line of `hermesctl`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use super::failure::Failure;
+use super::idle::Idle;
+use super::ledger::Ledger;
+use super::list::List;
+use super::target::Target;
+use crate::error::Exit;
+
+/// Ask backends whether they are idle, and stop the ones that have proved it.
+#[derive(Debug, Parser)]
+#[command(name = "hermesctl", version, disable_help_subcommand = true)]
+pub struct Hermesctl {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Idle(Idle),
+    List(List),
+    Ledger(Ledger),
+}
+
+impl Verb {
+    fn is_quiet(&self) -> bool {
+        matches!(self, Self::Idle(idle) if idle.is_quiet())
+    }
+
+    async fn run(self, target: &Target) -> Result<Exit, Failure> {
+        match self {
+            Self::Idle(idle) => idle.run(target).await,
+            Self::List(list) => list.run(),
+            Self::Ledger(ledger) => ledger.run(target).await,
+        }
+    }
+}
+
+/// Parses, runs, and says how it went.
+pub fn main() -> ExitCode {
+    let hermesctl = match Hermesctl::try_parse() {
+        Ok(hermesctl) => hermesctl,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage.code()));
+        }
+    };
+    let quiet = hermesctl.verb.is_quiet();
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Indeterminate, error.to_string()))
+        .and_then(|runtime| runtime.block_on(hermesctl.verb.run(&hermesctl.target)));
+    let exit = outcome.unwrap_or_else(|failure| {
+        if !quiet {
+            eprintln!("hermesctl: {}", failure.message);
+        }
+        failure.exit
+    });
+    ExitCode::from(exit.code())
+}

@@ -1,0 +1,237 @@
+//! Which child a command speaks to, and with which token.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::failure::Failure;
+use crate::client::Client;
+use crate::client::http::Server;
+use crate::error::Exit;
+use crate::runtime::{DirError, Endpoint, Found, RuntimeDir};
+use crate::secret::Token;
+
+/// How long a child may take to answer.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// The options that every verb takes.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Target {
+    /// The child that serves this profile.
+    #[arg(long = "profile", short = 'p', value_name = "NAME", global = true)]
+    pub named: Option<String>,
+    /// The child with this process id.
+    #[arg(long, value_name = "PID", global = true, conflicts_with_all = ["named", "socket", "url"])]
+    pub pid: Option<u32>,
+    /// The child behind this control socket.
+    #[arg(long, value_name = "PATH", global = true, conflicts_with_all = ["named", "url"])]
+    pub socket: Option<PathBuf>,
+    /// Any server that speaks the HTTP contract.
+    #[arg(long, value_name = "URL", global = true, conflicts_with = "named")]
+    pub url: Option<String>,
+    /// Read the token from this file.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub token_file: Option<PathBuf>,
+}
+
+/// A child that can be asked.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// The profile it serves, where that is known.
+    pub profile: Option<String>,
+    /// Its pid, where that is known.
+    pub pid: Option<u32>,
+    /// Its control socket, where that is known.
+    pub socket: Option<PathBuf>,
+    /// Its address for HTTP, where that is known.
+    pub url: Option<String>,
+    /// What it is shown.
+    pub token: Token,
+    /// Its record, if it was found by one.
+    pub endpoint: Option<Endpoint>,
+}
+
+impl Peer {
+    /// What a person calls it.
+    pub fn name(&self) -> String {
+        match (&self.profile, self.pid, &self.socket, &self.url) {
+            (Some(profile), ..) => profile.clone(),
+            (None, Some(_), ..) => "default".to_owned(),
+            (None, None, Some(socket), _) => socket.display().to_string(),
+            (None, None, None, url) => url.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Connects over the control socket.
+    ///
+    /// # Errors
+    /// The child cannot be reached, or does not take the token.
+    pub async fn connect(&self) -> Result<Client, Failure> {
+        let socket = self.socket.as_ref().ok_or_else(|| {
+            Failure::usage("--url speaks HTTP only: name the child by profile, --pid or --socket for this")
+        })?;
+        Ok(Client::connect(socket, &self.token, DEADLINE).await?)
+    }
+
+    /// Speaks HTTP instead.
+    ///
+    /// # Errors
+    /// No port is known.
+    pub fn server(&self) -> Result<Server, Failure> {
+        let url = self
+            .url
+            .as_ref()
+            .ok_or_else(|| Failure::usage("no port is known for this child: leave --via http away, or give --url"))?;
+        Ok(Server::new(url, self.token.clone(), DEADLINE)?)
+    }
+
+    fn found(endpoint: Endpoint, token: Option<Token>) -> Self {
+        Self {
+            profile: endpoint.profile.clone(),
+            pid: Some(endpoint.pid),
+            socket: Some(endpoint.socket.clone()),
+            url: endpoint.port.map(|port| format!("http://127.0.0.1:{port}")),
+            token: token.unwrap_or_else(|| endpoint.token.clone()),
+            endpoint: Some(endpoint),
+        }
+    }
+}
+
+impl Target {
+    /// The one child that is meant. `argument` is the profile given as the verb's argument.
+    ///
+    /// # Errors
+    /// None, or more than one, or options that contradict each other.
+    pub fn one(&self, argument: Option<&str>) -> Result<Peer, Failure> {
+        let token = self.token()?;
+        if let Some(url) = &self.url {
+            only_one(argument)?;
+            let token = token.or_else(from_environment).unwrap_or_else(|| Token::new(""));
+            return Ok(Peer { profile: None, pid: None, socket: None, url: Some(url.clone()), token, endpoint: None });
+        }
+        if let Some(socket) = &self.socket {
+            only_one(argument)?;
+            return by_socket(socket, token);
+        }
+        let profile = self.profile(argument)?;
+        let mut children = children()?;
+        match (self.pid, profile) {
+            (Some(pid), _) => {
+                children.retain(|child| child.pid == pid);
+                one_of(children, token, &format!("no backend has pid {pid}: see hermesctl list"))
+            }
+            (None, Some(profile)) => {
+                children.retain(|child| serves(child, profile));
+                one_of(children, token, &format!("no backend serves profile {profile}: see hermesctl list"))
+            }
+            (None, None) => one_of(children, token, "no backend runs: start one with hermes serve"),
+        }
+    }
+
+    /// Every child.
+    ///
+    /// # Errors
+    /// The runtime directory cannot be used, or a target was named as well.
+    pub fn all(&self, argument: Option<&str>) -> Result<Vec<Peer>, Failure> {
+        let named = self.pid.is_some() || self.socket.is_some() || self.url.is_some();
+        if named || self.profile(argument)?.is_some() {
+            return Err(Failure::usage("--all asks every backend: leave the other target away"));
+        }
+        let token = self.token()?;
+        Ok(children()?.into_iter().map(|child| Peer::found(child, token.clone())).collect())
+    }
+
+    fn profile<'a>(&'a self, argument: Option<&'a str>) -> Result<Option<&'a str>, Failure> {
+        match (self.named.as_deref(), argument) {
+            (Some(option), Some(argument)) if option != argument => {
+                Err(Failure::usage(format!("two profiles are named, {argument} and {option}: give one")))
+            }
+            (Some(_), Some(_)) | (None, _) if self.pid.is_some() && argument.is_some() => {
+                Err(Failure::usage("a profile and --pid are given: give one"))
+            }
+            (option, argument) => Ok(argument.or(option)),
+        }
+    }
+
+    fn token(&self) -> Result<Option<Token>, Failure> {
+        self.token_file.as_deref().map(read_token).transpose()
+    }
+}
+
+/// The default child has no profile; people call it `default`.
+fn serves(child: &Endpoint, profile: &str) -> bool {
+    match &child.profile {
+        Some(own) => own == profile,
+        None => profile == "default",
+    }
+}
+
+fn only_one(argument: Option<&str>) -> Result<(), Failure> {
+    match argument {
+        Some(profile) => Err(Failure::usage(format!("a profile ({profile}) and another target are given: give one"))),
+        None => Ok(()),
+    }
+}
+
+fn read_token(path: &Path) -> Result<Token, Failure> {
+    let bad = |why: &str| Failure::usage(format!("--token-file {}: {why}", path.display()));
+    let mut text = String::new();
+    let file = File::open(path).map_err(|error| bad(&error.to_string()))?;
+    file.take(4096).read_to_string(&mut text).map_err(|error| bad(&error.to_string()))?;
+    match text.trim() {
+        "" => Err(bad("it is empty")),
+        token => Ok(Token::new(token)),
+    }
+}
+
+fn from_environment() -> Option<Token> {
+    std::env::var("HERMES_DASHBOARD_SESSION_TOKEN").ok().filter(|token| !token.is_empty()).map(Token::new)
+}
+
+/// A socket's token is in the record beside it.
+fn by_socket(socket: &Path, token: Option<Token>) -> Result<Peer, Failure> {
+    let endpoint = Endpoint::read(&socket.with_extension("json")).ok().filter(Endpoint::is_live);
+    if let Some(endpoint) = endpoint {
+        let mut peer = Peer::found(endpoint, token);
+        peer.socket = Some(socket.to_owned());
+        return Ok(peer);
+    }
+    let token = token.or_else(from_environment).unwrap_or_else(|| Token::new(""));
+    Ok(Peer { profile: None, pid: None, socket: Some(socket.to_owned()), url: None, token, endpoint: None })
+}
+
+/// Every living child by its record. Pools have records too and are no children.
+pub fn children() -> Result<Vec<Endpoint>, Failure> {
+    let path = RuntimeDir::locate(&|name| std::env::var_os(name));
+    let dir = match RuntimeDir::open(&path) {
+        Ok(dir) => dir,
+        Err(DirError::Missing(_)) => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::new(Exit::Unreachable, error.to_string())),
+    };
+    let mut children = Vec::new();
+    for found in dir.endpoints() {
+        match found {
+            Found::Live(endpoint) if endpoint.kind.is_none() => children.push(*endpoint),
+            Found::Live(_) => {}
+            Found::Bad(error) => eprintln!("hermesctl: {error}"),
+        }
+    }
+    Ok(children)
+}
+
+fn one_of(mut children: Vec<Endpoint>, token: Option<Token>, none: &str) -> Result<Peer, Failure> {
+    match children.len() {
+        0 => Err(Failure::new(Exit::Unreachable, none)),
+        1 => children.pop().map(|child| Peer::found(child, token)).ok_or_else(|| Failure::usage(none)),
+        _ => {
+            let pids: Vec<String> = children.iter().map(|child| child.pid.to_string()).collect();
+            Err(Failure::usage(format!(
+                "several backends fit (pids {}): name one by profile or --pid, or ask --all",
+                pids.join(", ")
+            )))
+        }
+    }
+}
