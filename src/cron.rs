@@ -1,6 +1,14 @@
 //! Cron: jobs.json on disk, what is due, and running it.
 
 pub mod alarm;
+pub mod claim;
+pub mod document;
+pub mod job;
 pub mod output;
+pub mod plan;
+pub mod run;
+pub mod schedule;
 pub mod script;
+pub mod store;
 pub mod ticker;
+pub mod zone;

@@ -7,6 +7,7 @@ pub mod record;
 pub mod shim;
 pub mod spawn;
 pub mod supervise;
+pub mod survivors;
 
 /// What a running piece of work is told while its child shuts down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,11 +9,11 @@ use jiff::tz::TimeZone;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
-use super::claim::Claimed;
+use super::claim::{Claimed, Outcome};
 use super::output::{self, Head, Line};
 use super::schedule::iso;
 use super::script::Script;
-use super::store::{Outcome, Store};
+use super::store::{Store, StoreError};
 use crate::clock::Clock;
 use crate::ledger::Guard;
 use crate::work::Stop;
@@ -23,6 +23,12 @@ use crate::work::supervise::{self, Cut, Ended};
 
 /// What a job that was ended by a shutdown is recorded with.
 pub const INTERRUPTED: &str = "Interrupted by shutdown before terminal completion.";
+
+/// What a job is recorded with whose backend died while it ran.
+pub const LOST: &str = "Interrupted: the backend died while this run was under way; what it did is not known.";
+
+/// So long a result waits for the lock of jobs.json.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// What every run of one home shares.
 #[derive(Clone)]
@@ -112,7 +118,9 @@ impl Runner {
             scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
             started_at: iso(started, &self.zone),
         };
-        record.write(&run).map_err(|error| format!("The run cannot be put on record, so it was not started: {error}"))?;
+        record
+            .write(&run)
+            .map_err(|error| format!("The run cannot be put on record, so it was not started: {error}"))?;
         gated.open(b"").await.map_err(|error| format!("The script cannot be started: {error}"))
     }
 
@@ -143,11 +151,39 @@ impl Runner {
             tracing::error!(job = job.id, %error, "a run's output cannot be written");
         }
         let outcome = Outcome { status: result.status, error: result.error.clone(), ended_at: ended };
-        if let Err(error) = self.store.finish(&job.id, &outcome, &self.zone) {
+        if let Err(error) = self.finish(&job.id, &outcome) {
             tracing::error!(job = job.id, %error, "a run's result cannot be written to jobs.json");
         }
         self.remember(&cron, job, result, started, ended);
         record.remove();
+    }
+
+    /// Leaves the reason why a job will never run in its output folder. Blocking.
+    pub fn diagnose(&self, id: &str, name: &str, reason: &str) {
+        let head = Head { id, name, mode: "not run", at: self.clock.wall() };
+        tracing::warn!(job = id, reason, "a job was retired without a run");
+        let shown = output::Verdict::Failed(reason.to_owned());
+        if let Err(error) = output::write(&self.home.join("cron"), &head, &self.zone, &shown) {
+            tracing::error!(job = id, %error, "a diagnostic cannot be written");
+        }
+    }
+
+    fn finish(&self, id: &str, outcome: &Outcome) -> std::result::Result<(), StoreError> {
+        self.store.lock(LOCK_WAIT)?.finish(id, outcome, &self.zone)
+    }
+
+    /// Writes down that a run was cut off with the backend that had started it. Blocking.
+    pub fn record_lost(&self, id: &str, scheduled_for: Option<&str>, started_at: &str) {
+        let ended = self.clock.wall();
+        let outcome = Outcome { status: "interrupted", error: Some(LOST.to_owned()), ended_at: ended };
+        if let Err(error) = self.finish(id, &outcome) {
+            tracing::error!(job = id, %error, "a lost run cannot be written to jobs.json");
+        }
+        let ended_at = iso(ended, &self.zone);
+        let line = Line { id, scheduled_for, started_at, ended_at: &ended_at, status: "interrupted", exit_code: None };
+        if let Err(error) = output::remember(&self.home.join("cron"), &line) {
+            tracing::warn!(job = id, %error, "the history cannot be written");
+        }
     }
 
     fn remember(&self, cron: &Path, job: &Claimed, result: &Result, started: Timestamp, ended: Timestamp) {
