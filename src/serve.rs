@@ -31,6 +31,7 @@ use crate::proof::Proof;
 use crate::secret::random_hex;
 use crate::verdict::Verdict;
 use crate::work::Stop;
+use crate::work::strays::Strays;
 use doorway::Doorway;
 use settings::Settings;
 
@@ -103,8 +104,9 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     });
     let stop = watch::Sender::new(Stop::Run);
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
-    let ticker =
-        Ticker::start(&settings.home, settings.desktop, ledgers, Arc::clone(&backend.ticker), stop.subscribe());
+    let strays = Strays::new(ledgers.clone());
+    let report = Arc::clone(&backend.ticker);
+    let ticker = Ticker::start(&settings.home, settings.desktop, ledgers, report, stop.subscribe(), strays.clone());
     ticker.first_scan().await;
 
     let tokens = Arc::new(settings.tokens.clone());
@@ -123,8 +125,11 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     tracing::info!(?leave, "leaving");
     backend.proof.ledgers().fence().close();
     ticker.stop();
-    if !matches!(leave, Leave::Committed(_)) {
-        drain::drain(&backend, &stop, settings.shutdown_grace).await;
+    match leave {
+        Leave::Committed(_) => {}
+        Leave::Signal(_) => drain::drain(&backend, &stop, &strays, settings.shutdown_grace).await,
+        // It has had a grace of its own.
+        Leave::Orphaned => drain::drain(&backend, &stop, &strays, Duration::ZERO).await,
     }
     doorway.close();
     Ok(())

@@ -6,6 +6,7 @@ pub mod group;
 pub mod record;
 pub mod shim;
 pub mod spawn;
+pub mod strays;
 pub mod supervise;
 pub mod survivors;
 

@@ -11,12 +11,14 @@ pub struct Failure {
     pub exit: Exit,
     /// One line: what is wrong and what to do.
     pub message: String,
+    /// The connection ended in the middle: whoever was there may be about to go.
+    pub broke_off: bool,
 }
 
 impl Failure {
     /// A failure.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into() }
+        Self { exit, message: message.into(), broke_off: false }
     }
 
     /// A command line that cannot be used.
@@ -36,7 +38,10 @@ impl From<ClientError> for Failure {
                 Exit::Indeterminate
             }
         };
-        Self::new(exit, error.to_string())
+        Self {
+            broke_off: matches!(error, ClientError::ShortReply | ClientError::Io(_)),
+            ..Self::new(exit, error.to_string())
+        }
     }
 }
 

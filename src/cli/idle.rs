@@ -15,9 +15,13 @@ use crate::error::Exit;
 use crate::process;
 use crate::protocol::{Event, Reply, Request};
 use crate::verdict::Verdict;
+use crate::work::group;
 
 /// A server without events is asked this often.
 const POLL: Duration = Duration::from_millis(500);
+
+/// A process whose connection broke off is given so long to be gone.
+const DYING: Duration = Duration::from_millis(500);
 
 /// Over which door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -95,7 +99,11 @@ impl Idle {
                     (_, true) => ask.wait(&peer, limit).await,
                     _ => ask.once(&peer).await,
                 };
-                (place, Observation { answer: answer.map_err(|failure| settle(&peer, failure)), peer })
+                let answer = match answer {
+                    Ok(seen) => Ok(seen),
+                    Err(failure) => Err(settle(&peer, failure).await),
+                };
+                (place, Observation { answer, peer })
             });
         }
         let mut seen = asked.join_all().await;
@@ -236,11 +244,16 @@ impl Ask {
     }
 }
 
-/// A child that broke off is gone if its process is; else it cannot be told.
-fn settle(peer: &Peer, failure: Failure) -> Failure {
-    let Some(endpoint) = &peer.endpoint else { return failure };
-    if failure.exit == Exit::Indeterminate && !process::alive(endpoint.pid, &endpoint.start_marker) {
-        return Failure::new(Exit::Unreachable, format!("the backend with pid {} is gone", endpoint.pid));
+/// A child that broke off is gone if its process is, or will be in a moment; else it cannot be told.
+async fn settle(peer: &Peer, failure: Failure) -> Failure {
+    let Some(endpoint) = peer.endpoint.as_ref().filter(|_| failure.exit == Exit::Indeterminate) else { return failure };
+    let alive = || process::alive(endpoint.pid, &endpoint.start_marker);
+    if failure.broke_off && alive() {
+        // Its sockets close before it has quite exited.
+        let _ = timeout(DYING, group::exited(endpoint.pid)).await;
     }
-    failure
+    if alive() {
+        return failure;
+    }
+    Failure::new(Exit::Unreachable, format!("the backend with pid {} is gone", endpoint.pid))
 }

@@ -19,6 +19,7 @@ use crate::ledger::Guard;
 use crate::work::Stop;
 use crate::work::record::{Record, Run};
 use crate::work::spawn::{self, Running};
+use crate::work::strays::{Leader, Strays};
 use crate::work::supervise::{self, Cut, Ended};
 
 /// What a job that was ended by a shutdown is recorded with.
@@ -47,6 +48,8 @@ pub struct Runner {
     pub limit: Duration,
     /// Tells when to end.
     pub stop: watch::Receiver<Stop>,
+    /// Where processes go that outlive a run.
+    pub strays: Strays,
 }
 
 /// What a run came to, before it is written down.
@@ -64,7 +67,9 @@ impl Runner {
         let (result, record) = self.carry_out(&job, record, &guard, started).await;
         let ended = self.clock.wall();
         tracing::info!(job = job.id, status = result.status, "a job has ended");
+        let (strays, whose) = (self.strays.clone(), format!("job {}", job.id));
         let _ = spawn_blocking(move || self.store_result(&job, &result, started, ended, record)).await;
+        strays.enter_orphans(&guard, &whose);
         drop(guard);
     }
 
@@ -82,8 +87,9 @@ impl Runner {
         };
         guard.set_why(&format!("running {}", job.name));
         match self.start(job, &mut record, started).await {
-            Ok(running) => {
+            Ok((running, leader)) => {
                 let ended = supervise::to_the_end(running, self.limit, self.stop.clone()).await;
+                drop(leader);
                 (self.judge(job, ended), record)
             }
             Err(error) => (failed(error, None), record),
@@ -96,7 +102,7 @@ impl Runner {
         job: &Claimed,
         record: &mut Record,
         started: Timestamp,
-    ) -> std::result::Result<Running, String> {
+    ) -> std::result::Result<(Running, Leader), String> {
         if !job.no_agent {
             return Err("This job needs an agent, and this backend has none: set no_agent with a script, or run it \
                         where an agent command is configured."
@@ -110,6 +116,7 @@ impl Runner {
         };
         let program = script.program(&self.home)?;
         let gated = spawn::gated(&program).map_err(|error| format!("The script cannot be started: {error}"))?;
+        let leader = self.strays.lead(gated.pid);
         let run = Run {
             kind: "cron".to_owned(),
             id: job.id.clone(),
@@ -121,7 +128,8 @@ impl Runner {
         record
             .write(&run)
             .map_err(|error| format!("The run cannot be put on record, so it was not started: {error}"))?;
-        gated.open(b"").await.map_err(|error| format!("The script cannot be started: {error}"))
+        let running = gated.open(b"").await.map_err(|error| format!("The script cannot be started: {error}"))?;
+        Ok((running, leader))
     }
 
     fn judge(&self, job: &Claimed, ended: Ended) -> Result {

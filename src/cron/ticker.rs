@@ -29,6 +29,7 @@ use crate::ledger::Ledgers;
 use crate::protocol::{LedgerKind, TickerReport};
 use crate::work::Stop;
 use crate::work::record::{Record, Runs};
+use crate::work::strays::Strays;
 use crate::work::survivors::Survivors;
 
 /// READY waits for the first scan so long and no longer.
@@ -57,11 +58,12 @@ impl Ticker {
         ledgers: Ledgers,
         report: Arc<Mutex<TickerReport>>,
         stop: watch::Receiver<Stop>,
+        strays: Strays,
     ) -> Self {
         let (done, first) = oneshot::channel();
         let home = home.to_owned();
         let task = tokio::spawn(async move {
-            let ticking = Ticking::new(home, ledgers, report, stop);
+            let ticking = Ticking::new(home, ledgers, report, stop, strays);
             ticking.survivors.enter(&ticking.ledgers, &ticking.runner).await;
             if enabled {
                 ticking.tick(done).await;
@@ -108,7 +110,13 @@ struct Next {
 }
 
 impl Ticking {
-    fn new(home: PathBuf, ledgers: Ledgers, report: Arc<Mutex<TickerReport>>, stop: watch::Receiver<Stop>) -> Self {
+    fn new(
+        home: PathBuf,
+        ledgers: Ledgers,
+        report: Arc<Mutex<TickerReport>>,
+        stop: watch::Receiver<Stop>,
+        strays: Strays,
+    ) -> Self {
         let clock = ledgers.clock().clone();
         let (zone, warning) = configured_zone(&home, std::env::var("HERMES_TIMEZONE").ok().as_deref());
         if let Some(warning) = warning {
@@ -125,6 +133,7 @@ impl Ticking {
             places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             limit: Duration::from_secs(limit),
             stop,
+            strays,
             home: home.clone(),
         };
         let ended = Arc::new(Notify::new());

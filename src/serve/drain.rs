@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::handler::Backend;
 use crate::protocol::LedgerKind;
 use crate::work::Stop;
+use crate::work::strays::Strays;
 
 /// Between TERM and KILL: with the grace before it all is over within 4.5 s, since a desktop kills after 5.
 const TERM_GRACE: Duration = Duration::from_secs(1);
@@ -18,23 +20,34 @@ const RECORD_GRACE: Duration = Duration::from_millis(800);
 /// What a shutdown waits for. Holds and questions are other people's: they end with the doors.
 const RUNNING: [LedgerKind; 3] = [LedgerKind::Session, LedgerKind::Delegation, LedgerKind::Cron];
 
-/// Waits for running work, and ends what does not end.
-pub(super) async fn drain(backend: &Backend, stop: &watch::Sender<Stop>, grace: Duration) {
+/// Waits for running work, and ends what does not end; what it left running goes last.
+pub(super) async fn drain(backend: &Backend, stop: &watch::Sender<Stop>, strays: &Strays, grace: Duration) {
     let stages = [(Stop::Run, grace), (Stop::Term, TERM_GRACE), (Stop::Kill, RECORD_GRACE)];
+    let mut patient = true;
     for (stage, patience) in stages {
         stop.send_replace(stage);
-        if timeout(patience, nothing_runs(backend)).await.is_ok() {
-            return;
+        // By the time that work is killed the strays must hear of it too, or the whole would take too long.
+        if stage == Stop::Kill {
+            patient = strays.signal(Signal::SIGTERM) == 0;
+        }
+        if timeout(patience, none_of(backend, &RUNNING)).await.is_ok() {
+            break;
+        }
+        if stage == Stop::Kill {
+            tracing::error!("work is still on record as running; its record is left for the next start");
         }
     }
-    tracing::error!("work is still on record as running; its record is left for the next start");
+    if patient && strays.signal(Signal::SIGTERM) > 0 {
+        let _ = timeout(TERM_GRACE, none_of(backend, &[LedgerKind::Process])).await;
+    }
+    strays.signal(Signal::SIGKILL);
 }
 
-async fn nothing_runs(backend: &Backend) {
+async fn none_of(backend: &Backend, kinds: &[LedgerKind]) {
     let ledgers = backend.proof.ledgers();
     let mut changes = ledgers.changes();
     // A ledger that cannot be read is waited for as long as a busy one.
-    while RUNNING.iter().any(|kind| ledgers.count(*kind) != Ok(0)) {
+    while kinds.iter().any(|kind| ledgers.count(*kind) != Ok(0)) {
         if changes.changed().await.is_err() {
             return;
         }

@@ -35,7 +35,9 @@ impl Group {
                 let _ = kill(leader, signal);
             }
             // The leader is gone. A number alone may be somebody else's by now, so each member is told by itself.
-            Err(_) => self.members().into_iter().for_each(|member| signal_exactly(member, self, signal)),
+            Err(_) => self.members().into_iter().for_each(|member| {
+                signal_held(member, signal, |process| process.group == self.leader);
+            }),
         }
     }
 
@@ -118,20 +120,25 @@ fn pidfd(pid: u32) -> Option<std::os::fd::OwnedFd> {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
 }
 
-/// Signals one member, if it is still in the group once we hold on to it.
-fn signal_exactly(pid: u32, group: Group, signal: Signal) {
-    let still_ours = || look_up(pid).is_some_and(|process| process.group == group.leader);
+/// Signals one process, if `still` holds once we hold on to it.
+fn signal_held(pid: u32, signal: Signal, still: impl Fn(&Process) -> bool) {
+    let still = || look_up(pid).is_some_and(|process| still(&process));
     #[cfg(target_os = "linux")]
     {
         let Some(held) = pidfd(pid) else { return };
-        if let (true, Some(signal)) = (still_ours(), rustix::process::Signal::from_named_raw(signal as i32)) {
+        if let (true, Some(signal)) = (still(), rustix::process::Signal::from_named_raw(signal as i32)) {
             let _ = rustix::process::pidfd_send_signal(held, signal);
         }
     }
     #[cfg(not(target_os = "linux"))]
-    if let (true, Ok(pid)) = (still_ours(), i32::try_from(pid)) {
+    if let (true, Ok(pid)) = (still(), i32::try_from(pid)) {
         let _ = kill(Pid::from_raw(pid), signal);
     }
+}
+
+/// Signals the process that had this pid at that start time, and no later one.
+pub fn signal_one(pid: u32, started: u64, signal: Signal) {
+    signal_held(pid, signal, |process| process.started == started);
 }
 
 /// A short error for a spawn that cannot be supervised.

@@ -154,9 +154,9 @@ impl Record {
 }
 
 /// Resolves when none of these lives.
-pub async fn all_gone(pids: Vec<u32>) {
+pub async fn all_gone(pids: &[u32]) {
     for pid in pids {
-        group::exited(pid).await;
+        group::exited(*pid).await;
     }
 }
 

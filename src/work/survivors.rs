@@ -39,6 +39,7 @@ impl Survivors {
             let why = format!("{} {} of a backend that died", left.run.kind, left.run.id);
             let enter = |pid: &u32| ledgers.enter(&admission, LedgerKind::Process, &pid.to_string(), &why);
             let guards: Vec<_> = pids.iter().map(enter).collect();
+            pids.iter().for_each(|pid| runner.strays.hold(*pid));
             drop(admission);
             if !guards.is_empty() {
                 tracing::warn!(job = left.run.id, ?pids, "a run outlived the backend that started it");
@@ -46,7 +47,8 @@ impl Survivors {
             self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(left.run.id.clone(), left.run.pid);
             let (held, ended, runner) = (Arc::clone(&self.held), Arc::clone(&self.ended), runner.clone());
             tokio::spawn(async move {
-                all_gone(pids).await;
+                all_gone(&pids).await;
+                pids.iter().for_each(|pid| runner.strays.let_go(*pid));
                 let id = left.run.id.clone();
                 let _ = spawn_blocking(move || settle(&runner, left)).await;
                 held.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);

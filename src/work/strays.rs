@@ -1,0 +1,160 @@
+//! Processes that outlive the work that started them, in sessions of their own: a server that a job put in the background.
+//!
+//! On Linux the child is a subreaper: whatever loses its parent becomes our own child, so that nothing gets away. What is
+//! found when a run ends is entered as `process:<pid>` before the run's guard is dropped, and watched until it exits. Where
+//! there is no subreaper the process group of the run is all that is seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::group::{self, Process};
+use crate::ledger::{Guard, Ledgers};
+use crate::protocol::LedgerKind;
+
+/// What this process has inherited.
+#[derive(Clone)]
+pub struct Strays {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    ledgers: Ledgers,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Programs that a run supervises, which are not strays; nor is anybody in their groups.
+    leaders: BTreeSet<u32>,
+    /// Strays and survivors that are watched, each with its start time against a recycled pid.
+    held: BTreeMap<u32, u64>,
+}
+
+impl Strays {
+    /// Makes this process the one that orphans of its descendants come to, and reaps them.
+    pub fn new(ledgers: Ledgers) -> Self {
+        let strays = Self { shared: Arc::new(Shared { ledgers, state: Mutex::default() }) };
+        #[cfg(target_os = "linux")]
+        match (nix::sys::prctl::set_child_subreaper(true), signal(SignalKind::child())) {
+            (Ok(()), Ok(mut exits)) => {
+                let strays = strays.clone();
+                tokio::spawn(async move {
+                    while exits.recv().await.is_some() {
+                        strays.reap();
+                    }
+                });
+            }
+            _ => tracing::warn!("orphans of jobs cannot be seen here: only process groups count"),
+        }
+        strays
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that a run supervises this process. Call it before anything else can happen: a child that nobody claims is
+    /// reaped.
+    pub fn lead(&self, pid: u32) -> Leader {
+        self.state().leaders.insert(pid);
+        Leader { strays: self.clone(), pid }
+    }
+
+    /// Our children that nobody supervises.
+    fn orphans(&self) -> Vec<Process> {
+        let own = std::process::id();
+        let leaders = self.state().leaders.clone();
+        let led = |process: &Process| {
+            let group = u32::try_from(process.group).unwrap_or(0);
+            leaders.contains(&process.pid) || leaders.contains(&group)
+        };
+        group::processes().filter(|process| process.parent == own && !led(process)).collect()
+    }
+
+    /// Takes the exit status of orphans that have ended, so that none stays a zombie. Those in the group of a run are
+    /// orphans too; only the leaders themselves are waited for elsewhere.
+    fn reap(&self) {
+        let own = std::process::id();
+        let leaders = self.state().leaders.clone();
+        let ended = |process: &Process| process.parent == own && process.zombie && !leaders.contains(&process.pid);
+        for process in group::processes().filter(ended) {
+            if let Ok(pid) = i32::try_from(process.pid) {
+                let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+            }
+        }
+    }
+
+    /// Enters every orphan that is not held yet, under the work that is about to end.
+    pub fn enter_orphans(&self, under: &Guard, whose: &str) {
+        for process in self.orphans().into_iter().filter(|process| !process.zombie) {
+            if self.state().held.contains_key(&process.pid) {
+                continue;
+            }
+            let Some(admission) = under.admit() else { return };
+            let why = format!("{} left running by {whose}", command(process.pid));
+            let guard = self.shared.ledgers.enter(&admission, LedgerKind::Process, &process.pid.to_string(), &why);
+            tracing::warn!(pid = process.pid, whose, "a process outlives what started it");
+            self.watch(process, guard);
+        }
+    }
+
+    /// Holds a process until it exits; what it leaves behind is entered before its own guard goes.
+    fn watch(&self, process: Process, guard: Guard) {
+        self.hold(process.pid);
+        let strays = self.clone();
+        tokio::spawn(async move {
+            group::exited(process.pid).await;
+            strays.enter_orphans(&guard, "a process that has ended");
+            strays.let_go(process.pid);
+            strays.reap();
+            drop(guard);
+        });
+    }
+
+    /// Counts a process among those that are ended with us.
+    pub fn hold(&self, pid: u32) {
+        if let Some(process) = group::look_up(pid) {
+            self.state().held.insert(pid, process.started);
+        }
+    }
+
+    /// It is gone.
+    pub fn let_go(&self, pid: u32) {
+        self.state().held.remove(&pid);
+    }
+
+    /// Signals everything that is held. Returns how many there were.
+    pub fn signal(&self, signal: Signal) -> usize {
+        let held: Vec<(u32, u64)> = self.state().held.iter().map(|(pid, started)| (*pid, *started)).collect();
+        for (pid, started) in &held {
+            tracing::warn!(pid, %signal, command = command(*pid), "ending a process that was left running");
+            group::signal_one(*pid, *started, signal);
+        }
+        held.len()
+    }
+}
+
+/// A supervised process; dropped when its run has ended.
+pub struct Leader {
+    strays: Strays,
+    pid: u32,
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.strays.state().leaders.remove(&self.pid);
+    }
+}
+
+/// What a process runs, shortened, for people.
+fn command(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    let line: String = line.trim().chars().take(80).collect();
+    if line.is_empty() { format!("process {pid}") } else { line }
+}
