@@ -5,7 +5,7 @@
 
 mod guard;
 mod route;
-mod view;
+pub mod view;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -9,7 +9,7 @@ use crate::protocol::{Fault, FaultKind, LedgerReport, Refusal, Reply};
 use crate::verdict::VerdictView;
 
 /// Status and body of a reply.
-pub(super) fn reply(reply: &Reply, generation: &str) -> (StatusCode, String) {
+pub fn reply(reply: &Reply, generation: &str) -> (StatusCode, String) {
     let body = match reply {
         Reply::Fault(fault) => return self::fault(fault),
         Reply::Health(health) => format!(r#"{{"ok":true,"version":{},"auth_required":false}}"#, json!(health.version)),
@@ -30,7 +30,7 @@ pub(super) fn reply(reply: &Reply, generation: &str) -> (StatusCode, String) {
 }
 
 /// Status and body of a fault.
-pub(super) fn fault(fault: &Fault) -> (StatusCode, String) {
+pub fn fault(fault: &Fault) -> (StatusCode, String) {
     let body = match fault.kind {
         FaultKind::Retiring => format!(r#"{{"detail":{},"retiring":true}}"#, json!(fault.message)),
         _ => detail(&fault.message),
