@@ -1,5 +1,6 @@
 //! The command lines: one file a verb, what they share beside them.
 
+pub mod demo;
 pub mod failure;
 pub mod hermes;
 pub mod hermesctl;

@@ -1,4 +1,29 @@
-//! hermes: a control plane that makes backend children prove they are idle.
+//! hermes: backend children that prove they are idle.
+//!
+//! The protocol, in steps:
+//! 1. Work begins with an admission from the [`fence`], enters a [`ledger`] under it, and leaves by dropping a guard.
+//! 2. Whoever asks gets a verdict from the [`proof`]: a snapshot, which authorises nothing.
+//! 3. `prepare` freezes admission, reads every ledger, and issues a permit only on a literal idle.
+//! 4. `commit` makes the permit final: the child closes to new work for ever and leaves by itself.
+//! 5. Anything else (cancel, 30 s, a connection that a tied permit came over ends) reopens.
+//!
+//! The map, from the bottom up; imports run upward only:
+//! - [`clock`], [`secret`], [`verdict`], [`protocol`]: time, tokens, the tri-state verdict, every message. Data only.
+//! - [`verb`]: one row a request, its policy as data. [`error`]: what each failure means at the edges.
+//! - [`fence`], [`ledger`], [`proof`], [`hub`]: what may begin, what lives, what follows from it, who watches.
+//! - [`lifecycle`], [`stream`], [`handler`]: the one place that answers.
+//! - [`codec`], [`door`], [`client`]: bytes. [`runtime`], [`process`], [`folder_watch`], [`readiness`]: the system.
+//! - [`work`], [`cron`]: what is done for real.
+//! - [`serve`], [`cli`]: a child's life, and the command lines.
+//!
+//! Invariants, each with the test that holds it:
+//! - No permit while work lives, none started after one: `tests/fence_loom.rs`, every interleaving.
+//! - Work leaves its ledger by panic and abort too: `work_leaves_by_panic_and_by_an_aborted_task_too`.
+//! - What cannot be read is never idle: `an_unreadable_ledger_is_unknown_unless_a_busy_one_comes_first`.
+//! - A due job is in its ledger before READY: tests/it/seed_live.rs.
+//! - Both doors say the same: `every_verb_says_the_same_over_both_doors`.
+//! - A message's bytes never change: `the_bytes_of_every_message_are_the_golden_ones`.
+//! - A job runs at most once a due time: `two_children_on_one_home_run_a_due_job_exactly_once`.
 
 pub mod cli;
 pub mod client;

@@ -5,6 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use super::demo;
+use super::failure::Failure;
+use crate::error::Exit;
 use crate::serve::settings::{Options, Settings};
 use crate::serve::{self, ServeError};
 use crate::work::shim;
@@ -31,6 +34,8 @@ enum Verb {
         #[arg(long, default_value_t = 9119)]
         port: u16,
     },
+    /// Show what this is about: three real children, one of them with a running cron job, asked over both doors.
+    Demo,
 }
 
 /// Parses, runs, and says how it went.
@@ -49,6 +54,21 @@ pub fn main() -> ExitCode {
     log_to_stderr();
     match hermes.verb {
         Verb::Serve { host, port } => serve(Options { profile: hermes.profile, host, port }),
+        Verb::Demo => demo(),
+    }
+}
+
+fn demo() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let shown = runtime
+        .map_err(|error| Failure::new(Exit::Indeterminate, error.to_string()))
+        .and_then(|runtime| runtime.block_on(demo::run()));
+    match shown {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(failure) => {
+            eprintln!("hermes: {}", failure.message);
+            ExitCode::from(failure.exit.code())
+        }
     }
 }
 

@@ -137,18 +137,26 @@ impl Idle {
     }
 }
 
-type Answer = Result<(Verdict, Option<String>), Failure>;
+/// A verdict and the generation that gave it.
+pub type Answer = Result<(Verdict, Option<String>), Failure>;
 
 /// How one child is asked.
-#[derive(Clone, Copy)]
-struct Ask {
-    via: Via,
-    json: bool,
-    quiet: bool,
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// Over which door.
+    pub via: Via,
+    /// Events are printed as JSON.
+    pub json: bool,
+    /// Events are not printed.
+    pub quiet: bool,
 }
 
 impl Ask {
-    async fn once(self, peer: &Peer) -> Answer {
+    /// The verdict now.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn once(self, peer: &Peer) -> Answer {
         match self.via {
             Via::Http => Ok(peer.server()?.idle().await?),
             Via::Socket => {
@@ -162,7 +170,10 @@ impl Ask {
     }
 
     /// Subscribes, and returns the first verdict that says idle; the last one seen, if the time is over before.
-    async fn wait(self, peer: &Peer, limit: Option<Duration>) -> Answer {
+    ///
+    /// # Errors
+    /// There is no verdict, or the time is over.
+    pub async fn wait(self, peer: &Peer, limit: Option<Duration>) -> Answer {
         let quiet = Self { quiet: true, ..self };
         let idle = quiet.follow(peer, |verdict| *verdict == Verdict::Idle);
         match limit {

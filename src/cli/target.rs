@@ -88,7 +88,8 @@ impl Peer {
         Ok(Server::new(url, self.token.clone(), DEADLINE)?)
     }
 
-    fn found(endpoint: Endpoint, token: Option<Token>) -> Self {
+    /// The child behind an endpoint record; `token` instead of the record's, if one was given.
+    pub fn found(endpoint: Endpoint, token: Option<Token>) -> Self {
         Self {
             profile: endpoint.profile.clone(),
             pid: Some(endpoint.pid),

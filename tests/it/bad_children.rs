@@ -27,7 +27,10 @@ fn program() -> PathBuf {
 }
 
 /// A running `bad_child`, ended with the test, and the pipe that it prints to.
-struct Bad(Child, BufReader<ChildStdout>);
+struct Bad {
+    child: Child,
+    _stdout: BufReader<ChildStdout>,
+}
 
 impl Bad {
     fn start(home: &Home, how: &str) -> Self {
@@ -40,14 +43,14 @@ impl Bad {
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
         assert!(line.starts_with("HERMES_BACKEND_READY"), "{line:?}");
-        Self(child, stdout)
+        Self { child, _stdout: stdout }
     }
 }
 
 impl Drop for Bad {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
