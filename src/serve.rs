@@ -1,6 +1,6 @@
 //! A child's life: home, runtime dir, lock, doors, first scan, record, READY; then until it is told to leave; then drain.
 //!
-//! What ends it, all joined in [`until_told_to_leave`]:
+//! What ends it, all joined in `until_told_to_leave`:
 //! 1. SIGTERM or SIGINT: admission closes, running work gets the grace, then TERM, then KILL.
 //! 2. A committed permit: the doors stay open for [`LINGER`], then it leaves by itself.
 //! 3. The owner's death: an idle child leaves, a busy one may finish or be adopted.

@@ -72,7 +72,7 @@ impl Ticker {
         Self { task, first: Mutex::new(Some(first)) }
     }
 
-    /// Waits until the first scan is over, or for [`FIRST_SCAN`]: its admission is held by then.
+    /// Waits until the first scan is over, or for a second: its admission is held by then.
     pub async fn first_scan(&self) {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(first) = first else { return };
