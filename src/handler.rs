@@ -4,15 +4,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::door::auth::{Caller, TiedPermit};
-use crate::fence::{Denied, Granted, RETIRING};
+use crate::door::auth::{Caller, MAX_HOLDS, TiedPermit};
+use crate::fence::{Admission, Denied, Granted, RETIRING};
 use crate::hub::Hub;
 use crate::lifecycle::{Committed, Lifecycle, Owner};
 use crate::process;
 use crate::proof::Proof;
-use crate::protocol::{Event, Fault, FaultKind, Health, Reply, Request, TickerReport};
+use crate::protocol::{Event, Fault, FaultKind, Health, LedgerKind, Reply, Request, TickerReport};
 use crate::secret::Permit;
-use crate::stream::{Retirement, Stream};
+use crate::stream::{Hold, Retirement, Stream};
 use crate::verb::{Authority, Verb};
 use crate::verdict::Verdict;
 
@@ -21,6 +21,9 @@ pub const MAX_PAGE: u32 = 1000;
 
 /// A request id is a name, not a store.
 pub const MAX_REQUEST_ID: usize = 128;
+
+/// Who holds and what for is a line, not a page.
+pub const MAX_REASON: usize = 256;
 
 /// Who this process is.
 #[derive(Debug, Clone)]
@@ -62,11 +65,12 @@ impl Backend {
         let verb = request.verb();
         self.permit_entry(caller, verb)?;
         // Held to the end of the function: a request that is work shows as work while it is handled.
-        let _admission = match verb.work {
-            true => Some(self.proof.ledgers().admit().map_err(|_| Fault::new(FaultKind::Retiring, RETIRING))?),
+        let admission = match verb.work {
+            true => Some(self.proof.ledgers().admit().map_err(|_| retiring())?),
             false => None,
         };
-        let outcome = self.answer(caller, request);
+        let outcome = self.answer(caller, request, admission.as_ref());
+        drop(admission);
         if verb.logged {
             let fault = outcome.as_ref().err().map(|fault| fault.kind);
             tracing::info!(verb = verb.name, peer = caller.pid, ?fault, "handled");
@@ -90,12 +94,12 @@ impl Backend {
         }
         let ledgers = self.proof.ledgers();
         if !verb.while_retiring && ledgers.fence().refuses(ledgers.clock().now()) {
-            return Err(Fault::new(FaultKind::Retiring, RETIRING));
+            return Err(retiring());
         }
         Ok(())
     }
 
-    fn answer(&self, caller: &mut Caller, request: Request) -> Result<Outcome, Fault> {
+    fn answer(&self, caller: &mut Caller, request: Request, admission: Option<&Admission>) -> Result<Outcome, Fault> {
         let reply = match request {
             Request::Hello { .. } => return Err(Fault::new(FaultKind::Invalid, "Hello is the first frame only")),
             Request::Health => Reply::Health(Health { version: crate::VERSION.to_owned() }),
@@ -112,6 +116,8 @@ impl Backend {
                 return Ok(Outcome::Stream(Stream::Retire(retirement)));
             }
             Request::Adopt { pid, start_marker } => self.adopt(caller, pid, start_marker)?,
+            Request::Hold { who, why } => return self.hold(caller, &who, &why, admission.ok_or_else(retiring)?),
+            Request::Release { number } => Reply::Released { ok: caller.release(number) },
         };
         Ok(Outcome::Reply(reply))
     }
@@ -165,6 +171,25 @@ impl Backend {
         Some(TiedPermit::new(ledgers.fence().clone(), ledgers.clock().clone(), permit.clone()))
     }
 
+    /// A hold lasts as long as its connection; a single HTTP request is made to last by a stream.
+    fn hold(&self, caller: &mut Caller, who: &str, why: &str, admission: &Admission) -> Result<Outcome, Fault> {
+        for (name, text) in [("who", who), ("why", why)] {
+            if text.trim().is_empty() || text.len() > MAX_REASON || text.contains(char::is_control) {
+                let message = format!("{name} must be one line of 1 to {MAX_REASON} bytes");
+                return Err(Fault::new(FaultKind::Invalid, message));
+            }
+        }
+        let guard = self.proof.ledgers().enter(admission, LedgerKind::Hold, who, why);
+        let number = guard.number();
+        if !caller.connected {
+            return Ok(Outcome::Stream(Stream::Hold(Hold::new(guard))));
+        }
+        match caller.hold(guard) {
+            true => Ok(Outcome::Reply(Reply::Held { number })),
+            false => Err(Fault::new(FaultKind::TooMany, format!("a connection has at most {MAX_HOLDS} holds"))),
+        }
+    }
+
     fn adopt(&self, caller: &Caller, pid: u32, start_marker: String) -> Result<Reply, Fault> {
         if caller.pid != Some(pid) {
             return Err(Fault::new(FaultKind::Forbidden, "only the new owner itself may adopt: pid is not the peer's"));
@@ -180,12 +205,16 @@ impl Backend {
             Owner::Process { .. } | Owner::Nobody | Owner::Lost => {}
         }
         if self.proof.ledgers().fence().committed() {
-            return Err(Fault::new(FaultKind::Retiring, RETIRING));
+            return Err(retiring());
         }
         self.lifecycle.set_owner(new);
         self.proof.ledgers().fence().reopen();
         Ok(Reply::Adopted)
     }
+}
+
+fn retiring() -> Fault {
+    Fault::new(FaultKind::Retiring, RETIRING)
 }
 
 /// A span in whole milliseconds.

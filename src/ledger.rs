@@ -265,6 +265,12 @@ impl Guard {
     }
 }
 
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("kind", &self.kind).field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         self.shared.with(self.kind, |table| {

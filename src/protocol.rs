@@ -72,6 +72,18 @@ pub enum Request {
         /// The new owner's start marker (`linux:<field 22 of /proc/PID/stat>`).
         start_marker: String,
     },
+    /// Keep the child busy until [`Request::Release`], or until this connection ends in whatever way.
+    Hold {
+        /// Who holds it: the name in the verdict's detail.
+        who: String,
+        /// What for, for people.
+        why: String,
+    },
+    /// Give a hold of this connection back.
+    Release {
+        /// From [`Reply::Held`].
+        number: u64,
+    },
 }
 
 /// One frame from the child: which process answers, and what.
@@ -121,6 +133,16 @@ pub enum Reply {
     Event(Event),
     /// Answer to [`Request::Adopt`].
     Adopted,
+    /// Answer to [`Request::Hold`]: it holds.
+    Held {
+        /// Its number among the ledger entries, for [`Request::Release`].
+        number: u64,
+    },
+    /// Answer to [`Request::Release`].
+    Released {
+        /// Whether there was such a hold on this connection.
+        ok: bool,
+    },
 }
 
 /// Who answered the handshake.
@@ -156,6 +178,11 @@ pub enum Event {
         permit: Permit,
         /// Milliseconds until the permit expires.
         expires_in_ms: u64,
+    },
+    /// A hold that lasts as long as this stream.
+    Held {
+        /// Its number among the ledger entries.
+        number: u64,
     },
 }
 

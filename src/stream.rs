@@ -10,6 +10,7 @@ use crate::clock::Moment;
 use crate::fence::{Claim, Denied, Granted};
 use crate::handler::millis;
 use crate::hub::COALESCE;
+use crate::ledger::Guard;
 use crate::proof::Proof;
 use crate::protocol::{Event, Fault, FaultKind};
 use crate::secret::Permit;
@@ -21,6 +22,28 @@ pub enum Stream {
     Watch(watch::Receiver<Verdict>),
     /// The line for a permit; ends with [`Event::Prepared`].
     Retire(Retirement),
+    /// A hold: says that it holds, and lasts until it is dropped.
+    Hold(Hold),
+}
+
+/// See [`Stream::Hold`].
+pub struct Hold {
+    guard: Guard,
+    told: bool,
+}
+
+impl Hold {
+    /// Holds as long as it lives.
+    pub fn new(guard: Guard) -> Self {
+        Self { guard, told: false }
+    }
+
+    async fn next(&mut self) -> Event {
+        if std::mem::replace(&mut self.told, true) {
+            return std::future::pending().await;
+        }
+        Event::Held { number: self.guard.number() }
+    }
 }
 
 impl Stream {
@@ -35,6 +58,7 @@ impl Stream {
                 Err(_) => Ok(None),
             },
             Self::Retire(retirement) => retirement.next().await,
+            Self::Hold(hold) => Ok(Some(hold.next().await)),
         }
     }
 }

@@ -68,10 +68,19 @@ static COMMIT: Verb = control("commit", post(RETIREMENT));
 static CANCEL: Verb = control("cancel", post(RETIREMENT));
 static RETIRE_WHEN_IDLE: Verb = control("retire-when-idle", None);
 static ADOPT: Verb = control("adopt", None);
+static HOLD: Verb = Verb {
+    name: "hold",
+    authority: Authority::Session,
+    while_retiring: false,
+    work: true,
+    logged: true,
+    http: post("/api/holds"),
+};
+static RELEASE: Verb = read("release-hold", Authority::Session, None);
 
 /// Every verb, for the routes and for the tests.
-pub static VERBS: [&Verb; 10] =
-    [&HELLO, &HEALTH, &IDLE, &LEDGERS, &WATCH, &PREPARE, &COMMIT, &CANCEL, &RETIRE_WHEN_IDLE, &ADOPT];
+pub static VERBS: [&Verb; 12] =
+    [&HELLO, &HEALTH, &IDLE, &LEDGERS, &WATCH, &PREPARE, &COMMIT, &CANCEL, &RETIRE_WHEN_IDLE, &ADOPT, &HOLD, &RELEASE];
 
 impl Request {
     /// The policy of this request.
@@ -87,6 +96,8 @@ impl Request {
             Self::Cancel { .. } => &CANCEL,
             Self::RetireWhenIdle { .. } => &RETIRE_WHEN_IDLE,
             Self::Adopt { .. } => &ADOPT,
+            Self::Hold { .. } => &HOLD,
+            Self::Release { .. } => &RELEASE,
         }
     }
 }

@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::failure::Failure;
+use super::hold::{Held, Hold};
 use super::idle::Idle;
 use super::ledger::Ledger;
 use super::list::List;
+use super::retire::Retire;
 use super::target::Target;
 use crate::error::Exit;
 
@@ -26,6 +28,8 @@ enum Verb {
     Idle(Idle),
     List(List),
     Ledger(Ledger),
+    Retire(Retire),
+    Hold(Hold),
 }
 
 impl Verb {
@@ -33,12 +37,19 @@ impl Verb {
         matches!(self, Self::Idle(idle) if idle.is_quiet())
     }
 
-    async fn run(self, target: &Target) -> Result<Exit, Failure> {
-        match self {
-            Self::Idle(idle) => idle.run(target).await,
-            Self::List(list) => list.run(),
-            Self::Ledger(ledger) => ledger.run(target).await,
-        }
+    /// The exit code.
+    async fn run(self, target: &Target) -> Result<u8, Failure> {
+        let exit = match self {
+            Self::Idle(idle) => idle.run(target).await?,
+            Self::List(list) => list.run()?,
+            Self::Ledger(ledger) => ledger.run(target).await?,
+            Self::Retire(retire) => retire.run(target).await?,
+            Self::Hold(hold) => match hold.run(target).await? {
+                Held::Exit(exit) => exit,
+                Held::Code(code) => return Ok(code),
+            },
+        };
+        Ok(exit.code())
     }
 }
 
@@ -57,11 +68,10 @@ pub fn main() -> ExitCode {
         .build()
         .map_err(|error| Failure::new(Exit::Indeterminate, error.to_string()))
         .and_then(|runtime| runtime.block_on(hermesctl.verb.run(&hermesctl.target)));
-    let exit = outcome.unwrap_or_else(|failure| {
+    ExitCode::from(outcome.unwrap_or_else(|failure| {
         if !quiet {
             eprintln!("hermesctl: {}", failure.message);
         }
-        failure.exit
-    });
-    ExitCode::from(exit.code())
+        failure.exit.code()
+    }))
 }

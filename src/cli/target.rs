@@ -132,6 +132,25 @@ impl Target {
         }
     }
 
+    /// As [`Target::one`], for verbs that stop or take over a child: where no token file is given and
+    /// `HERMES_CONTROL_TOKEN` is set, that is shown (a record never holds it).
+    ///
+    /// # Errors
+    /// As [`Target::one`].
+    pub fn one_to_control(&self, argument: Option<&str>) -> Result<Peer, Failure> {
+        let mut peer = self.one(argument)?;
+        if peer.socket.is_none() {
+            return Err(Failure::usage(
+                "this is done over the control socket: name the child by profile, --pid or --socket",
+            ));
+        }
+        let control = std::env::var("HERMES_CONTROL_TOKEN").ok().filter(|token| !token.is_empty());
+        if let (None, Some(control)) = (&self.token_file, control) {
+            peer.token = Token::new(control);
+        }
+        Ok(peer)
+    }
+
     /// Every child.
     ///
     /// # Errors

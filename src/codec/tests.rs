@@ -25,6 +25,8 @@ fn requests() -> impl Strategy<Value = Request> {
         (maybe(any::<u64>()), maybe(text()))
             .prop_map(|(deadline_ms, request_id)| Request::RetireWhenIdle { deadline_ms, request_id }),
         (any::<u32>(), text()).prop_map(|(pid, start_marker)| Request::Adopt { pid, start_marker }),
+        (text(), text()).prop_map(|(who, why)| Request::Hold { who, why }),
+        any::<u64>().prop_map(|number| Request::Release { number }),
     ]
 }
 
@@ -73,6 +75,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         refusals().prop_map(Event::Waiting),
         (text(), any::<u64>())
             .prop_map(|(permit, expires_in_ms)| Event::Prepared { permit: Permit::new(permit), expires_in_ms }),
+        any::<u64>().prop_map(|number| Event::Held { number }),
     ];
     prop_oneof![
         faults().prop_map(Reply::Fault),
@@ -89,6 +92,8 @@ fn replies() -> impl Strategy<Value = Reply> {
         any::<bool>().prop_map(|ok| Reply::Cancelled { ok }),
         event.prop_map(Reply::Event),
         Just(Reply::Adopted),
+        any::<u64>().prop_map(|number| Reply::Held { number }),
+        any::<bool>().prop_map(|ok| Reply::Released { ok }),
     ]
 }
 
@@ -156,7 +161,7 @@ fn a_length_that_no_frame_can_hold_is_refused_and_not_allocated() {
 #[test]
 fn a_body_under_another_variants_number_is_no_message() {
     let commit = encode(&Request::Commit { permit: Permit::new("p") }).unwrap();
-    for variant in [0_u8, 1, 2, 3, 4, 7, 8, 9, 10, 200, 251, 255] {
+    for variant in [0_u8, 1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 200, 251, 255] {
         let mut bytes = commit.to_vec();
         bytes[0] = variant;
         assert!(decode::<Request>(&bytes).is_err(), "{variant}");
@@ -201,6 +206,8 @@ fn samples() -> Vec<(String, Bytes)> {
     request("Watch", Request::Watch);
     request("RetireWhenIdle", Request::RetireWhenIdle { deadline_ms: Some(70_000), request_id: None });
     request("Adopt", Request::Adopt { pid: 4711, start_marker: "linux:9".into() });
+    request("Hold", Request::Hold { who: "me".into(), why: "w".into() });
+    request("Release", Request::Release { number: 9 });
 
     let verdicts = [
         ("Idle", Verdict::Idle),
@@ -251,6 +258,9 @@ fn samples() -> Vec<(String, Bytes)> {
     reply("Event::Waiting", Reply::Event(Event::Waiting(refusal())));
     reply("Event::Prepared", Reply::Event(Event::Prepared { permit: Permit::new("perm"), expires_in_ms: 1 }));
     reply("Adopted", Reply::Adopted);
+    reply("Held", Reply::Held { number: 9 });
+    reply("Released", Reply::Released { ok: true });
+    reply("Event::Held", Reply::Event(Event::Held { number: 9 }));
     samples
 }
 

@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::fence::Fence;
+use crate::ledger::Guard;
 use crate::secret::{Permit, Token};
 use crate::verb::Authority;
 
@@ -45,25 +46,44 @@ pub struct Caller {
     pub pid: Option<u32>,
     /// Whether the connection lasts, so that something may be tied to it.
     pub connected: bool,
-    leases: Vec<TiedPermit>,
+    permit: Option<TiedPermit>,
+    holds: Vec<Guard>,
 }
+
+/// So many holds a connection has at a time.
+pub const MAX_HOLDS: usize = 64;
 
 impl Caller {
     /// A connection over the control socket.
     pub fn connected(authority: Authority, pid: Option<u32>) -> Self {
-        Self { authority, pid, connected: true, leases: Vec::new() }
+        Self { authority, pid, connected: true, permit: None, holds: Vec::new() }
     }
 
     /// One HTTP request.
     pub fn passing(authority: Authority) -> Self {
-        Self { authority, pid: None, connected: false, leases: Vec::new() }
+        Self { authority, pid: None, connected: false, permit: None, holds: Vec::new() }
     }
 
     /// Ties a permit to this connection: it is cancelled when the connection ends.
     pub fn tie(&mut self, permit: TiedPermit) {
         // There is one live permit at most, so an older one is over.
-        self.leases.clear();
-        self.leases.push(permit);
+        self.permit = Some(permit);
+    }
+
+    /// Keeps a hold until it is released or the connection ends; false if there are too many.
+    pub fn hold(&mut self, guard: Guard) -> bool {
+        let room = self.holds.len() < MAX_HOLDS;
+        if room {
+            self.holds.push(guard);
+        }
+        room
+    }
+
+    /// Gives a hold back; false if there is none of this number.
+    pub fn release(&mut self, number: u64) -> bool {
+        let before = self.holds.len();
+        self.holds.retain(|hold| hold.number() != number);
+        self.holds.len() < before
     }
 }
 

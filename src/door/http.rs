@@ -31,9 +31,8 @@ use super::auth::{Caller, Tokens};
 use super::deadline::WriteDeadline;
 use super::{ACCEPT_PAUSE, MAX_CONNECTIONS, READ_DEADLINE};
 use crate::handler::{Backend, Outcome};
-use crate::protocol::{Event, Fault, FaultKind};
+use crate::protocol::{Fault, FaultKind};
 use crate::stream::Stream;
-use crate::verdict::VerdictView;
 
 /// A body is at most so long.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -173,15 +172,12 @@ fn fault(fault: Fault) -> Response<Body> {
     respond(status, json)
 }
 
-/// Server-sent events: one `data:` line a verdict.
+/// Server-sent events: one `data:` line each.
 fn events(stream: Stream) -> Response<Body> {
     let frames = unfold(Some(stream), |stream| async {
         let mut stream = stream?;
         let (text, rest) = match stream.next().await {
-            Ok(Some(Event::Verdict(verdict))) => {
-                (format!("data: {}\n\n", VerdictView(&verdict).to_json()), Some(stream))
-            }
-            Ok(Some(_)) => (String::new(), Some(stream)),
+            Ok(Some(event)) => (format!("data: {}\n\n", view::event(&event)), Some(stream)),
             Ok(None) => return None,
             Err(fault) => (format!("event: fault\ndata: {}\n\n", view::fault(&fault).1), None),
         };

@@ -8,6 +8,8 @@ mod cron_live;
 mod hostile;
 mod http_contract;
 mod parity;
+mod retire;
+mod retire_faults;
 mod seed_live;
 mod startup;
 mod support;

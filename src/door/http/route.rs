@@ -39,6 +39,12 @@ pub(super) fn parse(path: &str, query: Option<&str>, body: &[u8]) -> Result<Requ
             Ok(Request::Ledgers { after, limit })
         }
         RETIREMENT => retirement(body),
+        "/api/holds" => {
+            let body = json(body)?;
+            let field = |key: &str| optional(&body, key, |value| value.as_str().map(str::to_owned), "a string");
+            let why = field("why")?.ok_or_else(|| invalid("why is required: what the backend is held for"))?;
+            Ok(Request::Hold { who: field("who")?.unwrap_or_else(|| "http".to_owned()), why })
+        }
         _ => Err(Fault::new(FaultKind::NotFound, "Not Found")),
     }
 }
@@ -52,7 +58,7 @@ fn number(query: Option<&str>, key: &str) -> Result<Option<u64>, Fault> {
 }
 
 fn retirement(body: &[u8]) -> Result<Request, Fault> {
-    let body: Value = serde_json::from_slice(body).map_err(|_| invalid(JSON_REQUIRED))?;
+    let body = json(body)?;
     let action = body.get("action").and_then(Value::as_str);
     match action {
         Some("prepare") => Ok(Request::Prepare {
@@ -63,6 +69,10 @@ fn retirement(body: &[u8]) -> Result<Request, Fault> {
         Some("cancel") => Ok(Request::Cancel { permit: permit(&body)? }),
         _ => Err(invalid("action must be prepare, commit, or cancel")),
     }
+}
+
+fn json(body: &[u8]) -> Result<Value, Fault> {
+    serde_json::from_slice(body).map_err(|_| invalid(JSON_REQUIRED))
 }
 
 fn permit(body: &Value) -> Result<Permit, Fault> {
@@ -125,7 +135,7 @@ mod tests {
     fn every_row_with_a_path_has_a_request() {
         for verb in VERBS.iter().filter(|verb| verb.http.is_some()) {
             let route = verb.http.unwrap();
-            let body = format!(r#"{{"action":"{}","token":"t"}}"#, verb.name);
+            let body = format!(r#"{{"action":"{}","token":"t","why":"w"}}"#, verb.name);
             let request = parse(route.path, None, body.as_bytes()).unwrap();
             assert_eq!(request.verb().name, verb.name);
             assert!(find(route.method, route.path).is_ok());

@@ -5,7 +5,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
 use super::status;
-use crate::protocol::{Fault, FaultKind, LedgerReport, Refusal, Reply};
+use crate::protocol::{Event, Fault, FaultKind, LedgerReport, Refusal, Reply};
 use crate::verdict::VerdictView;
 
 /// Status and body of a reply.
@@ -24,9 +24,23 @@ pub fn reply(reply: &Reply, generation: &str) -> (StatusCode, String) {
         Reply::Committed { ok: true, next_due } => format!(r#"{{"ok":true,"next_due":{}}}"#, json!(next_due)),
         Reply::Committed { ok, .. } | Reply::Cancelled { ok } => format!(r#"{{"ok":{ok}}}"#),
         Reply::Ledgers(report) => text(&LedgersView(report)),
+        Reply::Held { number } => format!(r#"{{"ok":true,"number":{number}}}"#),
+        Reply::Released { ok } => format!(r#"{{"ok":{ok}}}"#),
         Reply::Welcome(_) | Reply::Event(_) | Reply::Adopted => r#"{"ok":true}"#.to_owned(),
     };
     (StatusCode::OK, body)
+}
+
+/// One event of a stream as the text of its `data:` line.
+pub fn event(event: &Event) -> String {
+    match event {
+        Event::Verdict(verdict) => VerdictView(verdict).to_json(),
+        Event::Waiting(refusal) => text(&RefusalView(refusal)),
+        Event::Prepared { permit, expires_in_ms } => {
+            format!(r#"{{"ok":true,"idle":true,"token":{},"expires_in_ms":{expires_in_ms}}}"#, json!(permit.expose()))
+        }
+        Event::Held { number } => format!(r#"{{"ok":true,"number":{number}}}"#),
+    }
 }
 
 /// Status and body of a fault.
