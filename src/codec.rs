@@ -41,10 +41,8 @@ pub enum CodecError {
     TooLong(usize),
 }
 
-/// Nothing that a length in the payload claims is allocated beyond this.
-fn config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<MAX_FRAME>()
-}
+/// What a short payload may decode to: every byte of it a number of eight bytes.
+const SHORT: usize = 8 * MAX_HELLO;
 
 /// The payload of a message.
 ///
@@ -61,8 +59,13 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Bytes, CodecError> {
 /// # Errors
 /// The bytes are no such message.
 pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, CodecError> {
-    let (message, used) = bincode::serde::decode_from_slice(payload, config())
-        .map_err(|error| CodecError::Malformed(error.to_string()))?;
+    // A length in the payload is only a claim: no more than the limit is ever allocated for it.
+    let standard = bincode::config::standard();
+    let decoded = match payload.len() {
+        0..=MAX_HELLO => bincode::serde::decode_from_slice(payload, standard.with_limit::<SHORT>()),
+        _ => bincode::serde::decode_from_slice(payload, standard.with_limit::<MAX_FRAME>()),
+    };
+    let (message, used) = decoded.map_err(|error| CodecError::Malformed(error.to_string()))?;
     match payload.len() - used {
         0 => Ok(message),
         rest => Err(CodecError::Trailing(rest)),
@@ -71,7 +74,8 @@ pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, CodecError> {
 
 /// The protocol number of a `Hello`, even if the rest of it is of another time.
 pub fn peek_hello_protocol(payload: &[u8]) -> Option<u32> {
-    let ((variant, protocol), _): ((u32, u32), usize) = bincode::serde::decode_from_slice(payload, config()).ok()?;
+    let standard = bincode::config::standard();
+    let ((variant, protocol), _): ((u32, u32), usize) = bincode::serde::decode_from_slice(payload, standard).ok()?;
     (variant == 0).then_some(protocol)
 }
 

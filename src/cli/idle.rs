@@ -48,7 +48,7 @@ pub struct Idle {
     #[arg(long, conflicts_with = "watch")]
     wait: bool,
     /// Wait at most so long (500ms, 3s, 2m); then exit 1.
-    #[arg(long, value_name = "DUR", value_parser = span::parse, requires = "wait")]
+    #[arg(long, value_name = "DUR", value_parser = span::parse, requires = "wait", conflicts_with = "watch")]
     timeout: Option<Duration>,
     /// Print the verdict now and at every change.
     #[arg(long)]

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use interprocess::local_socket::tokio::Listener;
 use tokio::sync::mpsc;
@@ -25,6 +26,10 @@ use crate::folder_watch::{FolderWatch, LOOK_AGAIN};
 use crate::handler::Backend;
 use crate::process;
 use crate::runtime::{Endpoint, Lock, LockError, Names, RuntimeDir, is_socket};
+
+/// A sweep takes microseconds: so often, and so long apart, the lock is tried again.
+const SWEEP_TRIES: u32 = 20;
+const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 
 /// The claimed place, before the doors are open.
 pub(super) struct Doorway {
@@ -50,7 +55,7 @@ impl Doorway {
         let unusable = |error: &dyn std::fmt::Display| ServeError::Unusable(error.to_string());
         let dir = RuntimeDir::create(&RuntimeDir::locate(&|name| std::env::var_os(name))).map_err(|e| unusable(&e))?;
         let names = dir.names(&settings.home).map_err(|error| unusable(&error))?;
-        let lock = match Lock::take(&names.lock) {
+        let lock = match take_lock(&names) {
             Ok(lock) => lock,
             Err(LockError::Held) => return Err(already_served(&settings.home, &names)),
             Err(LockError::Io(error)) => {
@@ -149,6 +154,19 @@ impl OpenDoorway {
             let _ = std::fs::remove_file(&names.socket);
         }
     }
+}
+
+/// A client that sweeps holds the lock for a moment; a child that lives holds it for good.
+fn take_lock(names: &Names) -> Result<Lock, LockError> {
+    for _ in 0..SWEEP_TRIES {
+        match Lock::take(&names.lock) {
+            Err(LockError::Held) if !Endpoint::read(&names.record).is_ok_and(|endpoint| endpoint.is_live()) => {
+                std::thread::sleep(SWEEP_PAUSE);
+            }
+            taken => return taken,
+        }
+    }
+    Lock::take(&names.lock)
 }
 
 fn already_served(home: &std::path::Path, names: &Names) -> ServeError {
