@@ -6,6 +6,7 @@ pub mod document;
 pub mod job;
 pub mod output;
 pub mod plan;
+pub mod record;
 pub mod run;
 pub mod schedule;
 pub mod script;

@@ -8,8 +8,9 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use super::document::{Document, laid_out, pairs, quoted};
-use super::job::Job;
+use super::job::{Job, Schedules};
 use super::plan::{Alive, Due, Plan, Repair};
+use super::record::record;
 use super::schedule::{Schedule, iso};
 use super::store::{ChangeSet, Locked, StoreError};
 use crate::process;
@@ -76,7 +77,7 @@ impl Locked<'_> {
     /// The file cannot be read or written: nothing is claimed.
     pub fn claim(&self, ids: &[&str], now: Timestamp, zone: &TimeZone) -> Result<Vec<Claimed>, StoreError> {
         self.update(&iso(now, zone), |document, changes| {
-            let plan = Plan::of(document, now, zone, &may_live);
+            let plan = Plan::of(document.text(), now, zone, &may_live).unwrap_or_default();
             let due = plan.due.iter().filter(|due| ids.contains(&due.id.as_str()));
             due.filter_map(|due| claim_one(document, changes, due, now, zone)).collect()
         })
@@ -101,7 +102,7 @@ impl Locked<'_> {
     pub fn repair(&self, now: Timestamp, zone: &TimeZone) -> Result<Vec<(String, String, String)>, StoreError> {
         self.update(&iso(now, zone), |document, changes| {
             // Planned again under the lock: others may have put it right already.
-            let plan = Plan::of(document, now, zone, &may_live);
+            let plan = Plan::of(document.text(), now, zone, &may_live).unwrap_or_default();
             plan.repairs.iter().filter_map(|repair| repair_one(document, changes, repair, now, zone)).collect()
         })
     }
@@ -109,9 +110,13 @@ impl Locked<'_> {
 
 /// The first job of an id; what is not first is unusable.
 fn find<'a>(document: &Document<'a>, id: &str, zone: &TimeZone) -> Option<(usize, Job<'a>)> {
-    let mut records = document.jobs().iter().enumerate();
-    records.find_map(|(place, (key, record))| {
-        let job = Job::read(key.as_deref(), place, record, zone).ok()?;
+    let mut schedules = Schedules::default();
+    document.jobs().iter().enumerate().find_map(|(place, (key, text))| {
+        // Most are told apart by their text alone.
+        if !text.contains(id) && key.as_deref() != Some(id) {
+            return None;
+        }
+        let job = Job::read(key.as_deref(), place, record(text).ok()?, zone, &mut schedules).ok()?;
         (job.id == id).then_some((place, job))
     })
 }

@@ -3,7 +3,6 @@
 //! Seen in the wild: `{"jobs": […]}`, a bare list, a map from id to job, a byte-order mark, raw control characters in
 //! strings. A change replaces exactly the values that change, in whatever layout the file has.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -22,21 +21,23 @@ pub enum DocumentError {
     NoJobs,
 }
 
-/// The text, made readable: no byte-order mark, and control characters in strings escaped.
-pub fn readable(bytes: &[u8]) -> Result<Cow<'_, str>, DocumentError> {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let text = std::str::from_utf8(bytes).map_err(|error| DocumentError::NotJson(error.to_string()))?;
-    let raw = |byte: &u8| *byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t');
-    match serde_json::from_str::<&RawValue>(text) {
-        Ok(_) => Ok(Cow::Borrowed(text)),
-        Err(_) if text.bytes().any(|byte| raw(&byte) || matches!(byte, b'\n' | b'\t' | b'\r')) => {
-            Ok(Cow::Owned(escape_in_strings(text)))
-        }
-        Err(error) => Err(DocumentError::NotJson(error.to_string())),
+/// The text, made readable: no byte-order mark, and control characters in strings escaped. Whether it is JSON shows when
+/// it is parsed; a file of many megabytes is not read through twice.
+///
+/// # Errors
+/// It is no text.
+pub fn readable(bytes: Vec<u8>) -> Result<String, DocumentError> {
+    let mut text = String::from_utf8(bytes).map_err(|error| DocumentError::NotJson(error.to_string()))?;
+    if text.starts_with('\u{feff}') {
+        text.drain(..'\u{feff}'.len_utf8());
     }
+    // White space is fine between values; in a string it is a control character too, which shows when it is parsed.
+    let raw = |byte: u8| byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t');
+    Ok(if text.bytes().any(raw) { without_control_characters(&text) } else { text })
 }
 
-fn escape_in_strings(text: &str) -> String {
+/// Escapes what must not stand in a string as it is, white space included.
+pub fn without_control_characters(text: &str) -> String {
     let (mut out, mut inside, mut escaped) = (String::with_capacity(text.len() + 16), false, false);
     for letter in text.chars() {
         match letter {
@@ -103,6 +104,11 @@ impl<'a> Document<'a> {
             false => pairs(holder)?.into_iter().map(|(id, job)| (Some(id), job)).collect(),
         };
         Ok(())
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &'a str {
+        self.text
     }
 
     /// Every job's id by its place, and its text.

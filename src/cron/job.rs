@@ -1,10 +1,13 @@
 //! One record of jobs.json, read leniently: what matters must be of its type, everything else may be anything.
 
+use std::collections::HashMap;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::record::{Fields, Record};
 use super::schedule::{Schedule, ScheduleError, parse_iso};
 
 /// The longest id: it is a file's name.
@@ -60,51 +63,7 @@ pub struct Job<'a> {
     pub fire_claim: Option<Claim>,
     /// Who has taken this one-shot.
     pub run_claim: Option<Claim>,
-    fields: Fields<'a>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-struct Fields<'a> {
-    #[serde(borrow, default)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    job_id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    name: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    enabled: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    state: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    paused_at: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    schedule: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    next_run_at: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    last_run_at: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    repeat: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    no_agent: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    script: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    workdir: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    interpreter: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    prompt: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    manual_run_at: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    fire_claim: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    run_claim: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    failure_streak: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    pending_slot: Option<&'a RawValue>,
+    fields: Box<Fields<'a>>,
 }
 
 /// A value of a type that can be told in words.
@@ -124,21 +83,29 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// What makes it unusable.
-    pub fn read(key: Option<&str>, place: usize, record: &'a str, zone: &TimeZone) -> Result<Self, BadJob> {
+    pub fn read(
+        key: Option<&str>,
+        place: usize,
+        record: Record<'a>,
+        zone: &TimeZone,
+        schedules: &mut Schedules,
+    ) -> Result<Self, BadJob> {
         let nameless = |reason: String| BadJob {
             name: key.map_or_else(|| format!("record {}", place + 1), str::to_owned),
             reason,
         };
-        if !record.starts_with('{') {
-            return Err(nameless("it must be an object".to_owned()));
-        }
-        let fields: Fields<'a> = serde_json::from_str(record).map_err(|error| nameless(error.to_string()))?;
+        let Record::Object(fields) = record else { return Err(nameless("it must be an object".to_owned())) };
         let id = identify(key, &fields).map_err(nameless)?;
-        Self::interpret(id.clone(), fields, zone).map_err(|reason| BadJob { name: id, reason })
+        Self::interpret(id.clone(), fields, zone, schedules).map_err(|reason| BadJob { name: id, reason })
     }
 
-    fn interpret(id: String, fields: Fields<'a>, zone: &TimeZone) -> Result<Self, String> {
-        let schedule = read_schedule(fields.schedule, zone)?;
+    fn interpret(
+        id: String,
+        fields: Box<Fields<'a>>,
+        zone: &TimeZone,
+        schedules: &mut Schedules,
+    ) -> Result<Self, String> {
+        let schedule = schedules.read(fields.schedule, zone)?;
         let state = text(fields.state, "state")?.unwrap_or_default();
         let enabled: bool = value(fields.enabled, "enabled", "true or false")?.unwrap_or(true);
         let paused = state == "paused" || fields.paused_at.is_some_and(|at| at.get() != "null");
@@ -234,6 +201,22 @@ pub fn is_plain(id: &str) -> bool {
         && id != "."
         && id != ".."
         && !id.chars().any(|letter| matches!(letter, '/' | '\\') || letter.is_control())
+}
+
+/// Schedules by their text: many jobs share a few, and an expression costs more to read than all the rest of a record.
+#[derive(Debug, Default)]
+pub struct Schedules(HashMap<String, Result<Schedule, String>>);
+
+impl Schedules {
+    fn read(&mut self, raw: Option<&RawValue>, zone: &TimeZone) -> Result<Schedule, String> {
+        let text = raw.map_or("", RawValue::get);
+        if let Some(known) = self.0.get(text) {
+            return known.clone();
+        }
+        let schedule = read_schedule(raw, zone);
+        self.0.insert(text.to_owned(), schedule.clone());
+        schedule
+    }
 }
 
 fn read_schedule(raw: Option<&RawValue>, zone: &TimeZone) -> Result<Schedule, String> {

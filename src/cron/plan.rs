@@ -6,8 +6,9 @@ use std::time::Duration;
 use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
-use super::document::Document;
-use super::job::{BadJob, Claim, Job};
+use super::document::DocumentError;
+use super::job::{BadJob, Claim, Job, Schedules};
+use super::record::records;
 use super::schedule::{ONE_SHOT_GRACE, Schedule};
 
 /// A claim on a running job is live for so long.
@@ -81,20 +82,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Looks at every job.
-    pub fn of(document: &Document<'_>, now: Timestamp, zone: &TimeZone, alive: Alive<'_>) -> Self {
-        let mut plan = Self::default();
-        let mut seen = HashSet::new();
-        for (place, (key, record)) in document.jobs().iter().enumerate() {
-            match Job::read(key.as_deref(), place, record, zone) {
-                Ok(job) if !seen.insert(job.id.clone()) => {
+    /// Looks at every job of a file.
+    ///
+    /// # Errors
+    /// It is no list of jobs.
+    pub fn of(text: &str, now: Timestamp, zone: &TimeZone, alive: Alive<'_>) -> Result<Self, DocumentError> {
+        let (mut plan, mut seen, mut schedules) = (Self::default(), HashSet::new(), Schedules::default());
+        for (place, (key, record)) in records(text)?.into_iter().enumerate() {
+            match Job::read(key.as_deref(), place, record, zone, &mut schedules) {
+                Ok(job) if seen.contains(&job.id) => {
                     plan.bad.push(BadJob { name: job.id, reason: "another job has the same id".to_owned() });
                 }
-                Ok(job) => plan.look(&job, now, zone, alive),
+                Ok(job) => {
+                    plan.look(&job, now, zone, alive);
+                    seen.insert(job.id);
+                }
                 Err(bad) => plan.bad.push(bad),
             }
         }
-        plan
+        Ok(plan)
     }
 
     fn wake(&mut self, at: Timestamp) {

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::document::{Changes, Document, DocumentError, readable};
+use super::document::{Changes, Document, DocumentError, readable, without_control_characters};
 use super::plan::{Alive, Plan};
 use crate::clock::Clock;
 use crate::secret::random_hex;
@@ -63,26 +63,13 @@ pub struct Store {
     folder: PathBuf,
 }
 
-/// One state of the file.
+/// A look at the file.
 #[derive(Debug)]
-pub struct Snapshot {
-    text: String,
-    stamp: Option<Stamp>,
-}
-
-impl Snapshot {
-    /// Which state it is; `None` if there is no file.
-    pub fn stamp(&self) -> Option<Stamp> {
-        self.stamp
-    }
-
-    /// What is due in it.
-    ///
-    /// # Errors
-    /// It holds no jobs; never after [`Store::load`].
-    pub fn plan(&self, now: Timestamp, zone: &TimeZone, alive: Alive<'_>) -> Result<Plan, DocumentError> {
-        Ok(Plan::of(&Document::parse(&self.text)?, now, zone, alive))
-    }
+pub struct Look {
+    /// What it says.
+    pub plan: Plan,
+    /// Which state of the file that was; `None` if there is none.
+    pub stamp: Option<Stamp>,
 }
 
 impl Store {
@@ -101,15 +88,31 @@ impl Store {
         fs::metadata(self.path()).ok().map(|meta| stamp(&meta))
     }
 
-    /// Reads the jobs. No file is no jobs.
+    /// Looks at the jobs, without a lock. No file is no jobs.
     ///
     /// # Errors
     /// [`StoreError::Unreadable`].
-    pub fn load(&self) -> Result<Snapshot, StoreError> {
+    pub fn look(&self, now: Timestamp, zone: &TimeZone, alive: Alive<'_>) -> Result<Look, StoreError> {
+        self.patiently(|text| Plan::of(text, now, zone, alive)).map(|(plan, _, stamp)| Look { plan, stamp })
+    }
+
+    /// Reads until the text makes sense to `parse`: somebody who does not rename may be in the middle of writing it.
+    fn patiently<T>(
+        &self,
+        parse: impl Fn(&str) -> Result<T, DocumentError>,
+    ) -> Result<(T, String, Option<Stamp>), StoreError> {
         let mut tries = 0;
         loop {
-            match self.read() {
-                Ok(snapshot) => return Ok(snapshot),
+            let read = self.read().and_then(|(text, stamp)| match parse(&text) {
+                Ok(parsed) => Ok((parsed, text, stamp)),
+                Err(_) => {
+                    let text = without_control_characters(&text);
+                    let parsed = parse(&text).map_err(|error| error.to_string())?;
+                    Ok((parsed, text, stamp))
+                }
+            });
+            match read {
+                Ok(read) => return Ok(read),
                 Err(_) if tries < TORN && self.path().is_file() => std::thread::sleep(TRY_AGAIN),
                 Err(why) => return Err(StoreError::Unreadable { path: self.path(), why }),
             }
@@ -117,14 +120,14 @@ impl Store {
         }
     }
 
-    fn read(&self) -> Result<Snapshot, String> {
+    fn read(&self) -> Result<(String, Option<Stamp>), String> {
         let path = self.path();
         // Not to be held up by a pipe of that name.
         let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
         let file = match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Snapshot { text: "{}".to_owned(), stamp: None });
+                return Ok(("{}".to_owned(), None));
             }
             Err(error) => return Err(error.to_string()),
         };
@@ -136,9 +139,8 @@ impl Store {
         }
         let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
         file.take(MAX_FILE).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-        let text = readable(&bytes).map_err(|error| error.to_string())?.into_owned();
-        Document::parse(&text).map_err(|error| error.to_string())?;
-        Ok(Snapshot { text, stamp: Some(stamp(&meta)) })
+        let text = readable(bytes).map_err(|error| error.to_string())?;
+        Ok((text, Some(stamp(&meta))))
     }
 
     /// The lock of one scan; `None` if another process scans.
@@ -202,10 +204,10 @@ impl Locked<'_> {
         now: &str,
         change: impl FnOnce(&Document<'_>, &mut ChangeSet<'_>) -> T,
     ) -> Result<T, StoreError> {
-        let snapshot = self.store.load()?;
+        let ((), text, _) = self.store.patiently(|text| Document::parse(text).map(drop))?;
         let unreadable =
             |error: DocumentError| StoreError::Unreadable { path: self.store.path(), why: error.to_string() };
-        let document = Document::parse(&snapshot.text).map_err(unreadable)?;
+        let document = Document::parse(&text).map_err(unreadable)?;
         let mut changes = ChangeSet { document: &document, changes: document.changes() };
         let said = change(&document, &mut changes);
         let mut changes = changes.changes;

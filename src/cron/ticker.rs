@@ -162,14 +162,10 @@ impl Ticking {
     /// Looks once, and starts what is due.
     async fn scan(&self) -> Next {
         let (store, clock, zone) = (self.runner.store.clone(), self.clock.clone(), self.runner.zone.clone());
-        let look = spawn_blocking(move || {
-            let snapshot = store.load().map_err(|error| error.to_string())?;
-            let plan = snapshot.plan(clock.wall(), &zone, ALIVE).map_err(|error| error.to_string())?;
-            Ok::<_, String>((plan, snapshot.stamp()))
-        });
+        let look = spawn_blocking(move || store.look(clock.wall(), &zone, ALIVE));
         let (plan, stamp) = match look.await {
-            Ok(Ok(looked)) => looked,
-            Ok(Err(error)) => return self.failed(&error, None),
+            Ok(Ok(look)) => (look.plan, look.stamp),
+            Ok(Err(error)) => return self.failed(&error.to_string(), None),
             Err(_) => return self.failed("the scan of jobs.json was cut off", Some(self.clock.wall() + RETRY)),
         };
         self.tell(&plan);

@@ -23,7 +23,7 @@ fn lock(store: &Store) -> Locked<'_> {
 }
 
 fn plan(store: &Store, now: &str) -> Plan {
-    store.load().unwrap().plan(at(now), &TimeZone::UTC, ALIVE).unwrap()
+    store.look(at(now), &TimeZone::UTC, ALIVE).unwrap().plan
 }
 
 fn job(text: &str, id: &str) -> serde_json::Value {
@@ -177,14 +177,15 @@ fn a_bad_record_costs_no_other_and_stays_as_it_is() {
 fn what_is_no_list_of_jobs_is_an_error_and_never_written() {
     for bad in ["", "{", "7", "null", "\u{0}", "[1,"] {
         let (_home, store) = store(bad);
-        assert!(store.load().is_err(), "{bad:?}");
+        assert!(store.look(at("2026-12-01T00:00:00Z"), &TimeZone::UTC, ALIVE).is_err(), "{bad:?}");
         assert!(lock(&store).repair(at("2026-12-01T00:00:00Z"), &TimeZone::UTC).is_err());
         assert_eq!(fs::read_to_string(store.path()).unwrap(), bad);
     }
     let home = tempfile::tempdir().unwrap();
     let store = Store::new(home.path().to_owned());
     fs::create_dir(store.path()).unwrap();
-    assert!(store.load().unwrap_err().to_string().contains("no regular file"));
+    let look = store.look(at("2026-12-01T00:00:00Z"), &TimeZone::UTC, ALIVE);
+    assert!(look.unwrap_err().to_string().contains("no regular file"));
 }
 
 #[test]
