@@ -17,5 +17,13 @@ pub const WRITE_DEADLINE: Duration = Duration::from_secs(5);
 /// So many connections a door holds; a further one is told so and closed.
 pub const MAX_CONNECTIONS: usize = 256;
 
+/// How many connections a door takes here: fewer than [`MAX_CONNECTIONS`] where descriptors are short, since jobs and the
+/// other door need some too.
+pub fn places() -> usize {
+    let limit =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    usize::try_from(limit / 3).unwrap_or(MAX_CONNECTIONS).clamp(8, MAX_CONNECTIONS)
+}
+
 /// How long a door waits after `accept` failed (out of descriptors, mostly) before it tries again.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -34,7 +34,7 @@ pub enum DirError {
     #[error("the runtime directory {0} cannot be opened: permission denied")]
     Denied(PathBuf),
     /// It is not safe.
-    #[error("the runtime directory {path} is refused: {why}, or set HERMES_RUNTIME_DIR to another")]
+    #[error("the runtime directory {path} is refused: {why}. Set that right, or name another in HERMES_RUNTIME_DIR")]
     Unsafe {
         /// Which.
         path: PathBuf,
@@ -136,7 +136,7 @@ impl RuntimeDir {
             return refuse(format!("it belongs to user {}", meta.uid()));
         }
         if mode != 0o700 {
-            return refuse(format!("its mode is {mode:04o}: chmod 0700 it"));
+            return refuse(format!("its mode is {mode:04o} and must be 0700"));
         }
         Ok(())
     }

@@ -38,6 +38,9 @@ use settings::Settings;
 /// After a commit the doors stay open so long, so that a lost reply can be asked for again.
 pub const LINGER: Duration = Duration::from_millis(1200);
 
+/// So many descriptors are wanted, if the system allows them.
+const DESCRIPTORS: u64 = 4096;
+
 /// Why a child did not come up.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -84,6 +87,7 @@ enum Leave {
 /// # Errors
 /// See [`ServeError`]; nothing was printed as ready then.
 pub async fn run(settings: Settings) -> Result<(), ServeError> {
+    raise_descriptor_limit();
     let mut signals = Signals::new().map_err(|error| ServeError::Internal(error.to_string()))?;
     prepare_home(&settings)?;
     let doorway = Doorway::claim(&settings)?;
@@ -104,7 +108,7 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     });
     let stop = watch::Sender::new(Stop::Run);
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
-    let strays = Strays::new(ledgers.clone());
+    let strays = Strays::new(ledgers.clone(), &settings.home);
     let report = Arc::clone(&backend.ticker);
     let ticker = Ticker::start(&settings.home, settings.desktop, ledgers, report, stop.subscribe(), strays.clone());
     ticker.first_scan().await;
@@ -133,6 +137,17 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     }
     doorway.close();
     Ok(())
+}
+
+/// Two doors full of connections must leave descriptors for the work itself.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let wanted = hard.min(DESCRIPTORS);
+        if soft < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_err() {
+            tracing::warn!(soft, "the limit of descriptors cannot be raised");
+        }
+    }
 }
 
 fn prepare_home(settings: &Settings) -> Result<(), ServeError> {
@@ -165,7 +180,9 @@ fn announce(address: SocketAddr) {
 
 fn print_line(text: &str) {
     let mut stdout = io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        tracing::warn!(%error, "stdout takes nothing: nobody will learn the port from it");
+    }
 }
 
 struct Signals {

@@ -80,11 +80,14 @@ impl Idle {
         if peers.is_empty() && !self.quiet && !self.json {
             eprintln!("hermesctl: no backend runs; start one with hermes serve");
         }
+        let none = peers.is_empty();
         let seen = self.ask_all(peers).await;
         if !self.watch {
             self.show(&seen);
         }
-        Ok(seen.iter().fold(Exit::Idle, |worst, one| worst.worse(one.exit())))
+        // Nobody there is nobody proved idle.
+        let worst = if none { Exit::Unreachable } else { Exit::Idle };
+        Ok(seen.iter().fold(worst, |worst, one| worst.worse(one.exit())))
     }
 
     /// All at the same time, each with a deadline of its own; in the order in which they were found.
@@ -182,7 +185,7 @@ impl Ask {
                 Ok(answer) => answer,
                 // Timed out is busy (exit 1), whatever else cannot be told by now.
                 Err(_) => match self.once(peer).await {
-                    Ok((verdict, generation)) if verdict.idle() == Some(false) => Ok((verdict, generation)),
+                    Ok(seen) if seen.0.idle().is_some() => Ok(seen),
                     Ok(_) => Err(Failure::new(Exit::Busy, format!("it was not idle within {limit:?}"))),
                     Err(failure) => Err(failure),
                 },

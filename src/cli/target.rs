@@ -1,7 +1,8 @@
 //! Which child a command speaks to, and with which token.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -165,6 +166,11 @@ impl Target {
     }
 
     fn profile<'a>(&'a self, argument: Option<&'a str>) -> Result<Option<&'a str>, Failure> {
+        if argument == Some("") || self.named.as_deref() == Some("") {
+            return Err(Failure::usage(
+                "a profile has a name: give one, or leave it away for the only backend there is",
+            ));
+        }
         match (self.named.as_deref(), argument) {
             (Some(option), Some(argument)) if option != argument => {
                 Err(Failure::usage(format!("two profiles are named, {argument} and {option}: give one")))
@@ -199,7 +205,12 @@ fn only_one(argument: Option<&str>) -> Result<(), Failure> {
 fn read_token(path: &Path) -> Result<Token, Failure> {
     let bad = |why: &str| Failure::usage(format!("--token-file {}: {why}", path.display()));
     let mut text = String::new();
-    let file = File::open(path).map_err(|error| bad(&error.to_string()))?;
+    // Not to be held up by a pipe.
+    let file = OpenOptions::new().read(true).custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits()).open(path);
+    let file = file.map_err(|error| bad(&error.to_string()))?;
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(bad("it is no regular file"));
+    }
     file.take(4096).read_to_string(&mut text).map_err(|error| bad(&error.to_string()))?;
     match text.trim() {
         "" => Err(bad("it is empty")),

@@ -41,7 +41,7 @@ pub struct Claimed {
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// `ok`, `error` or `interrupted`.
-    pub status: &'static str,
+    pub status: String,
     /// What went wrong.
     pub error: Option<String>,
     /// When it ended.
@@ -89,7 +89,9 @@ impl Locked<'_> {
     /// The file cannot be read or written.
     pub fn finish(&self, id: &str, outcome: &Outcome, zone: &TimeZone) -> Result<(), StoreError> {
         self.update(&iso(outcome.ended_at, zone), |document, changes| {
-            if let Some((place, job)) = find(document, id, zone) {
+            // Found written already after a crash between writing and forgetting: then once is enough.
+            let again = |job: &Job<'_>| job.last_run_at == Some(outcome.ended_at);
+            if let Some((place, job)) = find(document, id, zone).filter(|(_, job)| !again(job)) {
                 changes.set(place, &finished(&job, outcome, zone));
             }
         })
@@ -192,7 +194,7 @@ fn finished(job: &Job<'_>, outcome: &Outcome, zone: &TimeZone) -> Vec<(&'static 
     let error = outcome.error.as_deref().map_or_else(|| "null".to_owned(), quoted);
     let mut keys = vec![
         ("last_run_at", ended.clone()),
-        ("last_status", quoted(outcome.status)),
+        ("last_status", quoted(&outcome.status)),
         ("last_error", error.clone()),
         ("last_delivery_error", "null".to_owned()),
         ("fire_claim", "null".to_owned()),

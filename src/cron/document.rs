@@ -33,7 +33,9 @@ pub fn readable(bytes: Vec<u8>) -> Result<String, DocumentError> {
     }
     // White space is fine between values; in a string it is a control character too, which shows when it is parsed.
     let raw = |byte: u8| byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t');
-    Ok(if text.bytes().any(raw) { without_control_characters(&text) } else { text })
+    // Without an early end the compiler looks at many bytes at a time.
+    let any = text.bytes().fold(false, |found, byte| found | raw(byte));
+    Ok(if any { without_control_characters(&text) } else { text })
 }
 
 /// Escapes what must not stand in a string as it is, white space included.

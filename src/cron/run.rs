@@ -1,6 +1,6 @@
 //! One run of one job, from its claim to its stored result. The ledger entry goes only after that.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use tokio::task::spawn_blocking;
 
 use super::claim::{Claimed, Outcome};
 use super::output::{self, Head, Line};
-use super::schedule::iso;
+use super::schedule::{iso, parse_iso};
 use super::script::Script;
 use super::store::{Store, StoreError};
 use crate::clock::Clock;
 use crate::ledger::Guard;
 use crate::work::Stop;
-use crate::work::record::{Record, Run};
-use crate::work::spawn::{self, Running};
+use crate::work::record::{Ending, Record, Run};
+use crate::work::spawn::{self, Program, Running};
 use crate::work::strays::{Leader, Strays};
 use crate::work::supervise::{self, Cut, Ended};
 
@@ -28,8 +28,12 @@ pub const INTERRUPTED: &str = "Interrupted by shutdown before terminal completio
 /// What a job is recorded with whose backend died while it ran.
 pub const LOST: &str = "Interrupted: the backend died while this run was under way; what it did is not known.";
 
-/// So long a result waits for the lock of jobs.json.
-const LOCK_WAIT: Duration = Duration::from_secs(30);
+/// So long one try waits for the lock of jobs.json.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+
+/// So long a result that cannot be written is tried again before it is left on record.
+const INSIST: Duration = Duration::from_secs(10);
+const INSIST_PAUSE: Duration = Duration::from_millis(100);
 
 /// What every run of one home shares.
 #[derive(Clone)]
@@ -67,7 +71,7 @@ impl Runner {
         let (result, record) = self.carry_out(&job, record, &guard, started).await;
         let ended = self.clock.wall();
         tracing::info!(job = job.id, status = result.status, "a job has ended");
-        let (strays, whose) = (self.strays.clone(), format!("job {}", job.id));
+        let (strays, whose) = (self.strays.clone(), job.id.clone());
         let _ = spawn_blocking(move || self.store_result(&job, &result, started, ended, record)).await;
         strays.enter_orphans(&guard, &whose);
         drop(guard);
@@ -76,33 +80,65 @@ impl Runner {
     async fn carry_out(
         &self,
         job: &Claimed,
-        mut record: Record,
+        record: Record,
         guard: &Guard,
         started: Timestamp,
-    ) -> (Result, Record) {
+    ) -> (Result, Option<Record>) {
         let mut stop = self.stop.clone();
         let _place = tokio::select! {
             place = self.places.acquire() => place,
-            _ = stop.wait_for(|stop| *stop > Stop::Run) => return (interrupted(), record),
+            _ = stop.wait_for(|stop| *stop > Stop::Run) => return (interrupted(), Some(record)),
         };
         guard.set_why(&format!("running {}", job.name));
-        match self.start(job, &mut record, started).await {
+        let (started, record) = self.start(job, record, started).await;
+        match started {
             Ok((running, leader)) => {
                 let ended = supervise::to_the_end(running, self.limit, self.stop.clone()).await;
                 drop(leader);
+                if ended.cut == Some(Cut::TimedOut) {
+                    self.strays.end_orphans(supervise::KILL_AFTER).await;
+                }
                 (self.judge(job, ended), record)
             }
             Err(error) => (failed(error, None), record),
         }
     }
 
-    /// Starts the script behind the gate, puts it on record, and lets it through.
+    /// Starts the script behind the gate, puts it on record, and lets it through. The record comes back in any case.
     async fn start(
         &self,
         job: &Claimed,
-        record: &mut Record,
+        mut record: Record,
         started: Timestamp,
-    ) -> std::result::Result<(Running, Leader), String> {
+    ) -> (std::result::Result<(Running, Leader), String>, Option<Record>) {
+        let gated = match self.program(job).and_then(|program| {
+            spawn::gated(&program).map_err(|error| format!("The script cannot be started: {error}"))
+        }) {
+            Ok(gated) => gated,
+            Err(error) => return (Err(error), Some(record)),
+        };
+        let leader = self.strays.lead(gated.pid);
+        let run = Run {
+            kind: "cron".to_owned(),
+            id: job.id.clone(),
+            pid: gated.pid,
+            start_marker: gated.start_marker.clone(),
+            scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
+            started_at: iso(started, &self.zone),
+            result: None,
+        };
+        let Ok((written, record)) = spawn_blocking(move || (record.write(&run), record)).await else {
+            return (Err("The run cannot be put on record, so it was not started".to_owned()), None);
+        };
+        if let Err(error) = written {
+            let error = format!("The run cannot be put on record, so it was not started: {error}");
+            return (Err(error), Some(record));
+        }
+        let running = gated.open(b"").await.map_err(|error| format!("The script cannot be started: {error}"));
+        (running.map(|running| (running, leader)), Some(record))
+    }
+
+    fn program(&self, job: &Claimed) -> std::result::Result<Program, String> {
         if !job.no_agent {
             return Err("This job needs an agent, and this backend has none: set no_agent with a script, or run it \
                         where an agent command is configured."
@@ -114,22 +150,7 @@ impl Runner {
             workdir: job.workdir.as_deref(),
             interpreter: job.interpreter.as_deref(),
         };
-        let program = script.program(&self.home)?;
-        let gated = spawn::gated(&program).map_err(|error| format!("The script cannot be started: {error}"))?;
-        let leader = self.strays.lead(gated.pid);
-        let run = Run {
-            kind: "cron".to_owned(),
-            id: job.id.clone(),
-            pid: gated.pid,
-            start_marker: gated.start_marker.clone(),
-            scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
-            started_at: iso(started, &self.zone),
-        };
-        record
-            .write(&run)
-            .map_err(|error| format!("The run cannot be put on record, so it was not started: {error}"))?;
-        let running = gated.open(b"").await.map_err(|error| format!("The script cannot be started: {error}"))?;
-        Ok((running, leader))
+        script.program(&self.home)
     }
 
     fn judge(&self, job: &Claimed, ended: Ended) -> Result {
@@ -152,18 +173,80 @@ impl Runner {
         }
     }
 
-    fn store_result(&self, job: &Claimed, result: &Result, started: Timestamp, ended: Timestamp, record: Record) {
-        let cron = self.home.join("cron");
+    /// Blocking. A result that cannot be written to jobs.json now stays on record, and is written when that can be read.
+    fn store_result(
+        &self,
+        job: &Claimed,
+        result: &Result,
+        started: Timestamp,
+        ended: Timestamp,
+        record: Option<Record>,
+    ) {
+        let run = Run {
+            kind: "cron".to_owned(),
+            id: job.id.clone(),
+            pid: 0,
+            start_marker: String::new(),
+            scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
+            started_at: iso(started, &self.zone),
+            result: Some(Ending {
+                status: result.status.to_owned(),
+                error: result.error.clone(),
+                ended_at: iso(ended, &self.zone),
+            }),
+        };
+        let mut record = record;
+        if let Some(Err(error)) = record.as_mut().map(|record| record.write(&run)) {
+            tracing::warn!(job = job.id, %error, "a run's result cannot be put on record");
+        }
         let head = Head { id: &job.id, name: &job.name, mode: "no_agent (script)", at: ended };
-        if let Err(error) = output::write(&cron, &head, &self.zone, &result.shown) {
-            tracing::error!(job = job.id, %error, "a run's output cannot be written");
+        self.insist("output", &job.id, || output::write(&self.home.join("cron"), &head, &self.zone, &result.shown));
+        let stored = self.insist("result", &job.id, || self.finish(&run));
+        self.remember(&run, result.exit_code);
+        match record {
+            Some(record) if stored => record.remove(),
+            // Its lock goes with it: the next scan, or the next start, finds it.
+            _ => {}
         }
-        let outcome = Outcome { status: result.status, error: result.error.clone(), ended_at: ended };
-        if let Err(error) = self.finish(&job.id, &outcome) {
-            tracing::error!(job = job.id, %error, "a run's result cannot be written to jobs.json");
+    }
+
+    /// Tries for a while: another program may be in the middle of writing, or descriptors may be short.
+    fn insist<E: std::fmt::Display>(
+        &self,
+        what: &str,
+        id: &str,
+        write: impl Fn() -> std::result::Result<(), E>,
+    ) -> bool {
+        let begun = self.clock.now();
+        loop {
+            let Err(error) = write() else { return true };
+            let over = self.clock.now().since(begun) >= INSIST || *self.stop.borrow() > Stop::Run;
+            if over {
+                tracing::error!(job = id, what, %error, "cannot be written");
+                return false;
+            }
+            std::thread::sleep(INSIST_PAUSE);
         }
-        self.remember(&cron, job, result, started, ended);
-        record.remove();
+    }
+
+    /// Writes the result of a run that is on record into its job; false if that cannot be done now. Blocking.
+    pub fn settle(&self, run: &Run) -> bool {
+        let ended_at = iso(self.clock.wall(), &self.zone);
+        let lost = || Ending { status: "interrupted".to_owned(), error: Some(LOST.to_owned()), ended_at };
+        let known = run.result.is_some();
+        let run = Run { result: Some(run.result.clone().unwrap_or_else(lost)), ..run.clone() };
+        match self.finish(&run) {
+            Ok(()) => {
+                if !known {
+                    self.remember(&run, None);
+                }
+                true
+            }
+            Err(error) => {
+                tracing::error!(job = run.id, %error, "the result of a run cannot be written yet");
+                false
+            }
+        }
     }
 
     /// Leaves the reason why a job will never run in its output folder. Blocking.
@@ -176,36 +259,24 @@ impl Runner {
         }
     }
 
-    fn finish(&self, id: &str, outcome: &Outcome) -> std::result::Result<(), StoreError> {
-        self.store.lock(LOCK_WAIT)?.finish(id, outcome, &self.zone)
+    fn finish(&self, run: &Run) -> std::result::Result<(), StoreError> {
+        let Some(ending) = &run.result else { return Ok(()) };
+        let ended_at = parse_iso(&ending.ended_at, &self.zone).unwrap_or_else(|_| self.clock.wall());
+        let outcome = Outcome { status: ending.status.clone(), error: ending.error.clone(), ended_at };
+        self.store.lock(LOCK_WAIT)?.finish(&run.id, &outcome, &self.zone)
     }
 
-    /// Writes down that a run was cut off with the backend that had started it. Blocking.
-    pub fn record_lost(&self, id: &str, scheduled_for: Option<&str>, started_at: &str) {
-        let ended = self.clock.wall();
-        let outcome = Outcome { status: "interrupted", error: Some(LOST.to_owned()), ended_at: ended };
-        if let Err(error) = self.finish(id, &outcome) {
-            tracing::error!(job = id, %error, "a lost run cannot be written to jobs.json");
-        }
-        let ended_at = iso(ended, &self.zone);
-        let line = Line { id, scheduled_for, started_at, ended_at: &ended_at, status: "interrupted", exit_code: None };
-        if let Err(error) = output::remember(&self.home.join("cron"), &line) {
-            tracing::warn!(job = id, %error, "the history cannot be written");
-        }
-    }
-
-    fn remember(&self, cron: &Path, job: &Claimed, result: &Result, started: Timestamp, ended: Timestamp) {
+    fn remember(&self, run: &Run, exit_code: Option<i32>) {
+        let Some(ending) = &run.result else { return };
         let line = Line {
-            id: &job.id,
-            scheduled_for: Some(&iso(job.scheduled_for, &self.zone)),
-            started_at: &iso(started, &self.zone),
-            ended_at: &iso(ended, &self.zone),
-            status: result.status,
-            exit_code: result.exit_code,
+            id: &run.id,
+            scheduled_for: run.scheduled_for.as_deref(),
+            started_at: &run.started_at,
+            ended_at: &ending.ended_at,
+            status: &ending.status,
+            exit_code,
         };
-        if let Err(error) = output::remember(cron, &line) {
-            tracing::warn!(job = job.id, %error, "the history cannot be written");
-        }
+        self.insist("history", &run.id, || output::remember(&self.home.join("cron"), &line));
     }
 }
 

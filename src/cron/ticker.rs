@@ -64,9 +64,9 @@ impl Ticker {
         let home = home.to_owned();
         let task = tokio::spawn(async move {
             let ticking = Ticking::new(home, ledgers, report, stop, strays);
-            ticking.survivors.enter(&ticking.ledgers, &ticking.runner).await;
-            if enabled {
-                ticking.tick(done).await;
+            match enabled {
+                true => ticking.tick(done).await,
+                false => ticking.survivors.enter(&ticking.ledgers, &ticking.runner).await,
             }
         });
         Self { task, first: Mutex::new(Some(first)) }
@@ -145,6 +145,7 @@ impl Ticking {
         let mut done = Some(done);
         loop {
             let mut folder = self.watch();
+            self.survivors.enter(&self.ledgers, &self.runner).await;
             let next = self.scan().await;
             if let Some(done) = done.take() {
                 let _ = done.send(());

@@ -29,7 +29,7 @@ pub use guard::loopback;
 
 use super::auth::{Caller, Tokens};
 use super::deadline::WriteDeadline;
-use super::{ACCEPT_PAUSE, MAX_CONNECTIONS, READ_DEADLINE};
+use super::{ACCEPT_PAUSE, READ_DEADLINE, places};
 use crate::handler::{Backend, Outcome};
 use crate::protocol::{Fault, FaultKind};
 use crate::stream::Stream;
@@ -56,17 +56,24 @@ pub struct Door {
 impl Door {
     /// Accepts until the process ends.
     pub async fn serve(self, listener: TcpListener) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let free = Arc::new(Semaphore::new(places()));
+        let mut failing = false;
         loop {
             let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+                Ok((stream, _)) => {
+                    failing = false;
+                    stream
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept on the loopback port; trying again");
+                    // Said once, however long it goes on.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "cannot accept on the loopback port; trying again");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let (door, place) = (self.clone(), Arc::clone(&places).try_acquire_owned());
+            let (door, place) = (self.clone(), Arc::clone(&free).try_acquire_owned());
             tokio::spawn(async move {
                 match place {
                     Ok(_place) => door.connection(stream).await,

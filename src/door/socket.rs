@@ -23,7 +23,7 @@ use tokio_util::codec::Framed;
 
 use super::auth::{Caller, Tokens};
 use super::deadline::{Frames, WriteDeadline};
-use super::{ACCEPT_PAUSE, MAX_CONNECTIONS, READ_DEADLINE};
+use super::{ACCEPT_PAUSE, MAX_CONNECTIONS, READ_DEADLINE, places};
 use crate::codec::{self, MAX_FRAME, MAX_HELLO};
 use crate::handler::{Backend, Outcome};
 use crate::protocol::{Answer, Fault, FaultKind, PROTOCOL, Reply, Request, Welcome};
@@ -55,21 +55,28 @@ pub struct Door {
 impl Door {
     /// Accepts until the process ends. `renewed` brings a fresh listener when the old one's name has vanished.
     pub async fn serve(self, mut listener: Listener, mut renewed: mpsc::Receiver<Listener>) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let free = Arc::new(Semaphore::new(places()));
+        let mut failing = false;
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 Some(fresh) = renewed.recv() => { listener = fresh; continue }
             };
             let stream = match accepted {
-                Ok(stream) => stream,
+                Ok(stream) => {
+                    failing = false;
+                    stream
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept on the control socket; trying again");
+                    // Said once, however long it goes on.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "cannot accept on the control socket; trying again");
+                    }
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let (door, place) = (self.clone(), Arc::clone(&places).try_acquire_owned());
+            let (door, place) = (self.clone(), Arc::clone(&free).try_acquire_owned());
             tokio::spawn(async move {
                 match place {
                     Ok(_place) => door.connection(stream).await,

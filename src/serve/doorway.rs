@@ -170,7 +170,10 @@ fn take_lock(names: &Names) -> Result<Lock, LockError> {
 }
 
 fn already_served(home: &std::path::Path, names: &Names) -> ServeError {
-    let by = Endpoint::read(&names.record).map_or(String::new(), |endpoint| format!(" by pid {}", endpoint.pid));
+    let by = Endpoint::read(&names.record).map_or_else(
+        |_| format!(" by whoever listens at {}", names.socket.display()),
+        |found| format!(" by pid {}", found.pid),
+    );
     ServeError::AlreadyServed(format!(
         "{} is already served{by}: use that backend, or stop it first (hermesctl list)",
         home.display()

@@ -15,32 +15,33 @@ use crate::work::strays::Strays;
 const TERM_GRACE: Duration = Duration::from_secs(1);
 
 /// After KILL the results still have to be written.
-const RECORD_GRACE: Duration = Duration::from_millis(800);
+const RECORD_GRACE: Duration = Duration::from_millis(400);
+
+/// What is left of the time for strays once work had to be killed.
+const SHORT_GRACE: Duration = Duration::from_millis(500);
 
 /// What a shutdown waits for. Holds and questions are other people's: they end with the doors.
 const RUNNING: [LedgerKind; 3] = [LedgerKind::Session, LedgerKind::Delegation, LedgerKind::Cron];
 
-/// Waits for running work, and ends what does not end; what it left running goes last.
+/// Waits for running work, and ends what does not end; what it left running goes last, by the same ladder.
 pub(super) async fn drain(backend: &Backend, stop: &watch::Sender<Stop>, strays: &Strays, grace: Duration) {
     let stages = [(Stop::Run, grace), (Stop::Term, TERM_GRACE), (Stop::Kill, RECORD_GRACE)];
-    let mut patient = true;
+    let mut late = false;
     for (stage, patience) in stages {
         stop.send_replace(stage);
-        // By the time that work is killed the strays must hear of it too, or the whole would take too long.
-        if stage == Stop::Kill {
-            patient = strays.signal(Signal::SIGTERM) == 0;
-        }
         if timeout(patience, none_of(backend, &RUNNING)).await.is_ok() {
             break;
         }
-        if stage == Stop::Kill {
-            tracing::error!("work is still on record as running; its record is left for the next start");
-        }
+        late = stage == Stop::Kill;
     }
-    if patient && strays.signal(Signal::SIGTERM) > 0 {
-        let _ = timeout(TERM_GRACE, none_of(backend, &[LedgerKind::Process])).await;
+    if late {
+        tracing::error!("work is still on record as running; its record is left for the next start");
     }
-    strays.signal(Signal::SIGKILL);
+    if strays.signal(Signal::SIGTERM) > 0 {
+        let patience = if *stop.borrow() == Stop::Kill { SHORT_GRACE } else { TERM_GRACE };
+        let _ = timeout(patience, none_of(backend, &[LedgerKind::Process])).await;
+        strays.signal(Signal::SIGKILL);
+    }
 }
 
 async fn none_of(backend: &Backend, kinds: &[LedgerKind]) {

@@ -75,6 +75,8 @@ pub struct Process {
     pub parent: u32,
     /// Its process group.
     pub group: i32,
+    /// Its session.
+    pub session: i32,
     /// It has exited and nobody has asked for its status yet.
     pub zombie: bool,
     /// When it started, in clock ticks since boot.
@@ -95,8 +97,15 @@ pub fn look_up(pid: u32) -> Option<Process> {
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
-    let started = fields.nth(16)?.parse().ok()?;
-    Some(Process { pid, parent, group, zombie: matches!(state, "Z" | "X"), started })
+    let session = fields.next()?.parse().ok()?;
+    let started = fields.nth(15)?.parse().ok()?;
+    Some(Process { pid, parent, group, session, zombie: matches!(state, "Z" | "X"), started })
+}
+
+/// Whether a process was started with all of these `NAME=value` in its environment.
+pub fn bears(pid: u32, mark: &[String]) -> bool {
+    let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return false };
+    mark.iter().all(|entry| environment.split(|byte| *byte == 0).any(|other| other == entry.as_bytes()))
 }
 
 /// Resolves when the process is gone; a zombie is gone.

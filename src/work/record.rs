@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use super::group::{self, Group};
+use super::group::{self, Process};
 use crate::process;
 
 /// A record is a few hundred bytes; a longer file is none of ours.
@@ -35,23 +35,50 @@ pub struct Run {
     pub scheduled_for: Option<String>,
     /// When it began (ISO 8601).
     pub started_at: String,
+    /// What came of it, once it has ended and as long as that is not written where it belongs.
+    #[serde(default)]
+    pub result: Option<Ending>,
 }
 
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// `ok`, `error` or `interrupted`.
+    pub status: String,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// When it ended (ISO 8601).
+    pub ended_at: String,
+}
+
+/// The kind of a record that names a process left running, and not a run.
+pub const STRAY: &str = "stray";
+
 impl Run {
-    /// The processes of this run that still live.
-    pub fn survivors(&self) -> Vec<u32> {
+    /// The processes of this run that still live: its group, its session, and what bears its mark in the environment.
+    pub fn survivors(&self, home: &Path) -> Vec<u32> {
         let leader = process::start_marker(self.pid);
-        if leader.is_some() && leader.as_deref() != Some(self.start_marker.as_str()) {
-            // The pid is somebody else's now. A group bears its number as long as it lives, so ours is gone.
-            return Vec::new();
-        }
-        Group::of(self.pid).map(Group::members).unwrap_or_default()
+        // If the pid is somebody else's now, nobody of our group is left: a group bears its number as long as it lives.
+        let ours = leader.is_none() || leader.as_deref() == Some(self.start_marker.as_str());
+        let own = i32::try_from(self.pid).unwrap_or(0);
+        let mark = [format!("HERMES_CRON_JOB_ID={}", self.id), format!("HERMES_HOME={}", home.display())];
+        let belongs = |process: &Process| {
+            let by_number = match self.kind.as_str() {
+                // A record of a result names no process any more.
+                _ if own == 0 => false,
+                STRAY => process.pid == self.pid,
+                _ => process.group == own || process.session == own,
+            };
+            !process.zombie && ((ours && by_number) || group::bears(process.pid, &mark))
+        };
+        group::processes().filter(belongs).map(|process| process.pid).collect()
     }
 }
 
 /// The folder of the records of one home.
 #[derive(Debug, Clone)]
 pub struct Runs {
+    home: PathBuf,
     folder: PathBuf,
 }
 
@@ -67,7 +94,7 @@ pub struct Left {
 impl Runs {
     /// The records below `home`.
     pub fn of(home: &Path) -> Self {
-        Self { folder: home.join("runs") }
+        Self { home: home.to_owned(), folder: home.join("runs") }
     }
 
     /// Takes the record of this work; `None` if another process, or a survivor, has it.
@@ -77,8 +104,13 @@ impl Runs {
     pub fn reserve(&self, kind: &str, id: &str) -> io::Result<Option<Record>> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let Some(mut record) = Record::lock(&self.folder.join(format!("{kind}-{id}.json")))? else { return Ok(None) };
-        let survives = record.read().is_some_and(|run| !run.survivors().is_empty());
+        let survives = record.read().is_some_and(|run| !run.survivors(&self.home).is_empty());
         Ok((!survives).then_some(record))
+    }
+
+    /// The home that these are the runs of.
+    pub fn home(&self) -> &Path {
+        &self.home
     }
 
     /// Every record whose child has died. Costs one failed `open` where there is no folder.
@@ -153,13 +185,6 @@ impl Record {
     }
 }
 
-/// Resolves when none of these lives.
-pub async fn all_gone(pids: &[u32]) {
-    for pid in pids {
-        group::exited(*pid).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,6 +197,7 @@ mod tests {
             start_marker: marker.into(),
             scheduled_for: None,
             started_at: "2026-12-01T00:00:00+00:00".into(),
+            result: None,
         }
     }
 
@@ -195,7 +221,7 @@ mod tests {
         drop(record);
         let left = runs.left();
         assert_eq!(left.len(), 1);
-        assert!(left[0].run.survivors().is_empty());
+        assert!(left[0].run.survivors(home.path()).is_empty());
     }
 
     #[test]
@@ -210,6 +236,6 @@ mod tests {
     #[test]
     fn a_recycled_pid_is_no_survivor() {
         let own = std::process::id();
-        assert!(run(own, "linux:0").survivors().is_empty());
+        assert!(run(own, "linux:0").survivors(Path::new("/nowhere")).is_empty());
     }
 }

@@ -5,14 +5,18 @@
 //! there is no subreaper the process group of the run is all that is seen.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 use super::group::{self, Process};
+use super::record::{Record, Run, Runs, STRAY};
 use crate::ledger::{Guard, Ledgers};
 use crate::protocol::LedgerKind;
 
@@ -24,6 +28,8 @@ pub struct Strays {
 
 struct Shared {
     ledgers: Ledgers,
+    /// Where strays are on record, so that a later child knows of them if this one dies.
+    runs: Runs,
     state: Mutex<State>,
 }
 
@@ -37,8 +43,9 @@ struct State {
 
 impl Strays {
     /// Makes this process the one that orphans of its descendants come to, and reaps them.
-    pub fn new(ledgers: Ledgers) -> Self {
-        let strays = Self { shared: Arc::new(Shared { ledgers, state: Mutex::default() }) };
+    pub fn new(ledgers: Ledgers, home: &Path) -> Self {
+        let runs = Runs::of(home);
+        let strays = Self { shared: Arc::new(Shared { ledgers, runs, state: Mutex::default() }) };
         #[cfg(target_os = "linux")]
         match (nix::sys::prctl::set_child_subreaper(true), signal(SignalKind::child())) {
             (Ok(()), Ok(mut exits)) => {
@@ -89,7 +96,7 @@ impl Strays {
         }
     }
 
-    /// Enters every orphan that is not held yet, under the work that is about to end.
+    /// Enters every orphan that is not held yet, under the work that is about to end. `whose` is the job.
     pub fn enter_orphans(&self, under: &Guard, whose: &str) {
         for process in self.orphans().into_iter().filter(|process| !process.zombie) {
             if self.state().held.contains_key(&process.pid) {
@@ -99,21 +106,62 @@ impl Strays {
             let why = format!("{} left running by {whose}", command(process.pid));
             let guard = self.shared.ledgers.enter(&admission, LedgerKind::Process, &process.pid.to_string(), &why);
             tracing::warn!(pid = process.pid, whose, "a process outlives what started it");
-            self.watch(process, guard);
+            self.watch(process, guard, whose.to_owned());
+        }
+    }
+
+    /// Ends the orphans that nobody holds, as a run that ran out of time has its whole tree ended: TERM, a while, KILL.
+    pub async fn end_orphans(&self, patience: Duration) {
+        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+            let living = |process: &Process| !process.zombie && !self.state().held.contains_key(&process.pid);
+            let orphans: Vec<Process> = self.orphans().into_iter().filter(living).collect();
+            orphans.iter().for_each(|process| group::signal_one(process.pid, process.started, signal));
+            let gone = async {
+                for process in &orphans {
+                    group::exited(process.pid).await;
+                }
+            };
+            if timeout(patience, gone).await.is_ok() {
+                return;
+            }
         }
     }
 
     /// Holds a process until it exits; what it leaves behind is entered before its own guard goes.
-    fn watch(&self, process: Process, guard: Guard) {
+    fn watch(&self, process: Process, guard: Guard, whose: String) {
         self.hold(process.pid);
+        let record = self.put_on_record(process, &whose);
         let strays = self.clone();
         tokio::spawn(async move {
             group::exited(process.pid).await;
-            strays.enter_orphans(&guard, "a process that has ended");
+            strays.enter_orphans(&guard, &whose);
             strays.let_go(process.pid);
             strays.reap();
+            if let Some(record) = record {
+                record.remove();
+            }
             drop(guard);
         });
+    }
+
+    fn put_on_record(&self, process: Process, whose: &str) -> Option<Record> {
+        let run = Run {
+            kind: STRAY.to_owned(),
+            id: whose.to_owned(),
+            pid: process.pid,
+            start_marker: crate::process::start_marker(process.pid)?,
+            scheduled_for: None,
+            started_at: String::new(),
+            result: None,
+        };
+        let written = self.shared.runs.reserve(STRAY, &process.pid.to_string()).and_then(|record| {
+            let Some(mut record) = record else { return Ok(None) };
+            record.write(&run).map(|()| Some(record))
+        });
+        written.unwrap_or_else(|error| {
+            tracing::error!(pid = process.pid, %error, "a process left running cannot be put on record");
+            None
+        })
     }
 
     /// Counts a process among those that are ended with us.

@@ -1,21 +1,23 @@
 //! Runs that outlive the child that started them: whoever serves the home next counts them as work until they end.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
-use super::record::{Left, Runs, all_gone};
+use super::group;
+use super::record::{Left, Run, Runs};
 use crate::cron::run::Runner;
-use crate::ledger::Ledgers;
+use crate::fence::Admission;
+use crate::ledger::{Guard, Ledgers};
 use crate::protocol::LedgerKind;
 
 /// What a predecessor left running.
 pub struct Survivors {
     runs: Runs,
     /// The jobs whose next run is held back.
-    held: Arc<Mutex<BTreeMap<String, u32>>>,
+    held: Arc<Mutex<BTreeSet<String>>>,
     /// Rung when one has ended.
     ended: Arc<Notify>,
 }
@@ -28,41 +30,85 @@ impl Survivors {
 
     /// Whether a run of this job still lives from before.
     pub fn hold_back(&self, job: &str) -> bool {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).contains_key(job)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).contains(job)
     }
 
-    /// Enters every survivor as `process:<pid>`, and has every run that did not survive recorded as interrupted.
+    /// Enters every survivor as `process:<pid>`, and has every run that did not survive written down. Looks again at what
+    /// could not be written down before.
     pub async fn enter(&self, ledgers: &Ledgers, runner: &Runner) {
         for left in self.runs.left() {
-            let pids = left.run.survivors();
             let Ok(admission) = ledgers.admit() else { return };
             let why = format!("{} {} of a backend that died", left.run.kind, left.run.id);
-            let enter = |pid: &u32| ledgers.enter(&admission, LedgerKind::Process, &pid.to_string(), &why);
-            let guards: Vec<_> = pids.iter().map(enter).collect();
-            pids.iter().for_each(|pid| runner.strays.hold(*pid));
+            let watch = Watch { runs: self.runs.clone(), ledgers: ledgers.clone(), runner: runner.clone(), why };
+            let guards = watch.entered(&left.run, &admission);
             drop(admission);
             if !guards.is_empty() {
-                tracing::warn!(job = left.run.id, ?pids, "a run outlived the backend that started it");
+                tracing::warn!(
+                    job = left.run.id,
+                    processes = guards.len(),
+                    "a run outlived the backend that started it"
+                );
             }
-            self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(left.run.id.clone(), left.run.pid);
-            let (held, ended, runner) = (Arc::clone(&self.held), Arc::clone(&self.ended), runner.clone());
+            let held = Arc::clone(&self.held);
+            held.lock().unwrap_or_else(PoisonError::into_inner).insert(left.run.id.clone());
+            let ended = Arc::clone(&self.ended);
             tokio::spawn(async move {
-                all_gone(&pids).await;
-                pids.iter().for_each(|pid| runner.strays.let_go(*pid));
                 let id = left.run.id.clone();
-                let _ = spawn_blocking(move || settle(&runner, left)).await;
+                let guards = watch.to_the_end(&left.run, guards).await;
+                let settled = spawn_blocking(move || settle(&watch.runner, left)).await.unwrap_or(false);
                 held.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
                 drop(guards);
-                ended.notify_one();
+                if settled {
+                    ended.notify_one();
+                }
             });
         }
     }
 }
 
-/// Writes down that the run was cut off: what it did is not known, and it is not run again.
-fn settle(runner: &Runner, left: Left) {
-    if left.run.kind == "cron" {
-        runner.record_lost(&left.run.id, left.run.scheduled_for.as_deref(), &left.run.started_at);
+/// Follows one run's processes, which may still start others.
+struct Watch {
+    runs: Runs,
+    ledgers: Ledgers,
+    runner: Runner,
+    why: String,
+}
+
+impl Watch {
+    fn entered(&self, run: &Run, admission: &Admission) -> Vec<(u32, Guard)> {
+        let enter = |pid: u32| {
+            self.runner.strays.hold(pid);
+            (pid, self.ledgers.enter(admission, LedgerKind::Process, &pid.to_string(), &self.why))
+        };
+        run.survivors(self.runs.home()).into_iter().map(enter).collect()
     }
-    left.record.remove();
+
+    /// Until a look finds nobody. What is new is entered before what has ended is let go.
+    async fn to_the_end(&self, run: &Run, mut guards: Vec<(u32, Guard)>) -> Vec<(u32, Guard)> {
+        while let Some((pid, guard)) = guards.first() {
+            group::exited(*pid).await;
+            let Some(admission) = guard.admit() else { break };
+            let now = self.entered(run, &admission);
+            if now.is_empty() {
+                break;
+            }
+            for (pid, _) in std::mem::replace(&mut guards, now) {
+                if group::look_up(pid).is_none_or(|process| process.zombie) {
+                    self.runner.strays.let_go(pid);
+                }
+            }
+        }
+        guards.iter().for_each(|(pid, _)| self.runner.strays.let_go(*pid));
+        guards
+    }
+}
+
+/// Writes down what came of the run; if nobody knows, that it was cut off. It is never run again. False if that failed and
+/// must be tried again.
+fn settle(runner: &Runner, left: Left) -> bool {
+    let done = left.run.kind != "cron" || runner.settle(&left.run);
+    if done {
+        left.record.remove();
+    }
+    done
 }

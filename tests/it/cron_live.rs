@@ -566,3 +566,96 @@ fn jobs_by_python_and_of_an_own_work_folder_run() {
     home.wait_status("python", "ok");
     assert_eq!(home.read("where"), folder.to_str().unwrap());
 }
+
+#[test]
+fn a_stray_is_still_work_for_whoever_comes_after_a_kill() {
+    let home = Home::new();
+    home.script(
+        "stray.sh",
+        "setsid sleep 300 </dev/null >/dev/null 2>&1 &\necho $! > \"$HERMES_HOME/stray\"\nsleep 0.2\n",
+    );
+    home.write_jobs(&[due("leaver", "stray.sh")]);
+    let mut child = Child::spawn(&home, &Opts::desktop());
+    let stray = home.pid_in("stray");
+    home.wait_status("leaver", "ok");
+    child.wait_busy(&format!("process:{stray}"));
+    child.kill_hard();
+    let mut next = Child::spawn(&home, &Opts::desktop());
+    next.wait_busy(&format!("process:{stray}"));
+    assert_eq!(next.terminate().code(), Some(0));
+    wait_until("the stray to be ended with it", SOON, || gone(stray));
+}
+
+#[test]
+fn what_a_survivor_starts_later_is_work_too() {
+    for (name, line) in [("group", "sleep 300 &"), ("session", "setsid sleep 300 </dev/null >/dev/null 2>&1 &")] {
+        let home = Home::new();
+        let script = format!(
+            "echo $$ > \"$HERMES_HOME/pid\"\nwhile [ ! -e \"$HERMES_HOME/go\" ]; do sleep 0.05; done\n\
+             {line}\necho $! > \"$HERMES_HOME/later\"\nsleep 0.3\n"
+        );
+        home.script("later.sh", &script);
+        home.write_jobs(&[due("job", "later.sh")]);
+        let mut child = Child::spawn(&home, &Opts::desktop());
+        let leader = home.pid_in("pid");
+        child.kill_hard();
+        let next = Child::spawn(&home, &Opts::desktop());
+        let watch = crate::support::NeverIdle::watch(&next);
+        home.touch("go");
+        let later = home.pid_in("later");
+        wait_until("the leader to end", SOON, || gone(leader));
+        next.wait_verdict(name, |verdict| verdict["detail"].as_str().is_some_and(|d| d.contains(&later.to_string())));
+        watch.finish();
+        crate::support::kill_pid(later);
+        next.wait_idle();
+        home.wait_status("job", "interrupted");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_kept_and_written_later() {
+    let home = home_with_waiting_job("job");
+    let mut child = Child::spawn(&home, &Opts::desktop());
+    child.wait_busy("cron:job");
+    let good = home.jobs_text();
+    home.write_jobs_text("garbage");
+    home.touch("release");
+    // Shutting down does not wait for the file to be mended.
+    wait_until("the script to end", SOON, || gone(home.pid_in("pid")));
+    assert_eq!(child.terminate().code(), Some(0));
+    home.write_jobs_text(&good);
+    let _next = Child::spawn(&home, &Opts::desktop());
+    let job = home.wait_status("job", "ok");
+    assert_eq!(job["fire_claim"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_lock_that_somebody_else_holds_does_not_hold_up_the_exit() {
+    let home = home_with_waiting_job("job");
+    let mut child = Child::spawn(&home, &Opts::desktop());
+    child.wait_busy("cron:job");
+    let lock = fs::OpenOptions::new().append(true).create(true).open(home.file("cron/.jobs.lock")).unwrap();
+    let lock = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    home.touch("release");
+    wait_until("the script to end", SOON, || gone(home.pid_in("pid")));
+    let begun = std::time::Instant::now();
+    assert_eq!(child.terminate().code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_millis(4900), "{:?}", begun.elapsed());
+    drop(lock);
+    let _next = Child::spawn(&home, &Opts::desktop());
+    home.wait_status("job", "ok");
+}
+
+#[test]
+fn a_script_that_runs_out_of_time_is_ended_with_its_whole_tree() {
+    let home = Home::new();
+    let script = "setsid sleep 300 </dev/null >/dev/null 2>&1 &\necho $! > \"$HERMES_HOME/stray\"\nsleep 300\n";
+    home.script("slow.sh", script);
+    home.write_jobs(&[due("slow", "slow.sh")]);
+    let child = Child::spawn(&home, &Opts::desktop().env("HERMES_CRON_SCRIPT_TIMEOUT", "1"));
+    let stray = home.pid_in("stray");
+    let job = home.wait_status("slow", "error");
+    assert!(job["last_error"].as_str().unwrap().contains("timed out"), "{job}");
+    wait_until("the whole tree to be gone", SOON, || gone(stray));
+    child.wait_idle();
+}

@@ -61,7 +61,7 @@ fn a_claim_and_a_result_change_one_job_and_nothing_else() {
     }
     assert_eq!(store.path().metadata().unwrap().mode() & 0o777, 0o600);
 
-    let outcome = Outcome { status: "error", error: Some("no".into()), ended_at: at("2026-12-01T03:26:30Z") };
+    let outcome = Outcome { status: "error".into(), error: Some("no".into()), ended_at: at("2026-12-01T03:26:30Z") };
     lock(&store).finish("75d3b147a785", &outcome, &zone).unwrap();
     let rep = job(&fs::read_to_string(store.path()).unwrap(), "75d3b147a785");
     assert_eq!(rep["next_run_at"], "2026-12-01T03:36:30+00:00", "counted from the end of the run");
@@ -113,7 +113,7 @@ fn a_one_shot_runs_once_or_is_retired() {
     assert!(matches!(seen.repairs.as_slice(), [Repair::Retire { id, .. }] if id == "late"));
     assert_eq!(lock(&store).repair(now, &zone).unwrap().len(), 1);
     assert_eq!(lock(&store).claim(&["in-time"], now, &zone).unwrap().len(), 1);
-    let outcome = Outcome { status: "ok", error: None, ended_at: now };
+    let outcome = Outcome { status: "ok".into(), error: None, ended_at: now };
     lock(&store).finish("in-time", &outcome, &zone).unwrap();
     let text = fs::read_to_string(store.path()).unwrap();
     let jobs: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
