@@ -1,5 +1,7 @@
 //! The command lines: one file a verb, what they share beside them.
 
+pub mod answer;
+pub mod ask;
 pub mod demo;
 pub mod failure;
 pub mod hermes;
@@ -8,6 +10,8 @@ pub mod hold;
 pub mod idle;
 pub mod ledger;
 pub mod list;
+pub mod prompts;
+pub mod release;
 pub mod render;
 pub mod retire;
 pub mod span;

@@ -15,6 +15,8 @@ use crate::secret::Permit;
 use crate::stream::{Hold, Retirement, Stream};
 use crate::verb::{Authority, Verb};
 use crate::verdict::Verdict;
+use crate::work::question::Questions;
+use crate::work::strays::Strays;
 
 /// So many ledger entries go into one page.
 pub const MAX_PAGE: u32 = 1000;
@@ -46,6 +48,10 @@ pub struct Backend {
     pub lifecycle: Lifecycle,
     /// What the cron ticker last said of itself.
     pub ticker: Arc<Mutex<TickerReport>>,
+    /// What people are asked.
+    pub questions: Questions,
+    /// What was left running.
+    pub strays: Strays,
 }
 
 /// An answer: one reply, or a stream of events.
@@ -61,7 +67,7 @@ impl Backend {
     ///
     /// # Errors
     /// The fault that the peer is told.
-    pub fn handle(&self, caller: &mut Caller, request: Request) -> Result<Outcome, Fault> {
+    pub async fn handle(&self, caller: &mut Caller, request: Request) -> Result<Outcome, Fault> {
         let verb = request.verb();
         self.permit_entry(caller, verb)?;
         // Held to the end of the function: a request that is work shows as work while it is handled.
@@ -69,7 +75,7 @@ impl Backend {
             true => Some(self.proof.ledgers().admit().map_err(|_| retiring())?),
             false => None,
         };
-        let outcome = self.answer(caller, request, admission.as_ref());
+        let outcome = self.answer(caller, request, admission.as_ref()).await;
         drop(admission);
         if verb.logged {
             let fault = outcome.as_ref().err().map(|fault| fault.kind);
@@ -99,7 +105,12 @@ impl Backend {
         Ok(())
     }
 
-    fn answer(&self, caller: &mut Caller, request: Request, admission: Option<&Admission>) -> Result<Outcome, Fault> {
+    async fn answer(
+        &self,
+        caller: &mut Caller,
+        request: Request,
+        admission: Option<&Admission>,
+    ) -> Result<Outcome, Fault> {
         let reply = match request {
             Request::Hello { .. } => return Err(Fault::new(FaultKind::Invalid, "Hello is the first frame only")),
             Request::Health => Reply::Health(Health { version: crate::VERSION.to_owned() }),
@@ -117,6 +128,26 @@ impl Backend {
             }
             Request::Adopt { pid, start_marker } => self.adopt(caller, pid, start_marker)?,
             Request::Hold { who, why } => return self.hold(caller, &who, &why, admission.ok_or_else(retiring)?),
+            Request::Ask { kind, text, choices, timeout_ms } => {
+                let admission = admission.ok_or_else(retiring)?;
+                let limit = timeout_ms.map(Duration::from_millis);
+                let asked = self.questions.ask(self.proof.ledgers(), admission, kind, text, choices, limit)?;
+                return Ok(Outcome::Stream(Stream::Ask(asked)));
+            }
+            Request::Questions => Reply::Questions(self.questions.open(self.proof.ledgers())),
+            Request::Answer { id, answer } => {
+                self.questions.answer(&id, answer)?;
+                Reply::Answered
+            }
+            Request::ReleaseProcess { pid } => match self.strays.release(pid) {
+                Some(command) => Reply::ProcessReleased { command },
+                None => {
+                    return Err(Fault::new(
+                        FaultKind::NotFound,
+                        format!("no process {pid} is held: see hermesctl ledger"),
+                    ));
+                }
+            },
             Request::Release { number } => Reply::Released { ok: caller.release(number) },
         };
         Ok(Outcome::Reply(reply))

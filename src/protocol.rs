@@ -12,7 +12,7 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::secret::{Permit, Token};
+pub use crate::secret::{AnswerText, Permit, Token};
 pub use crate::verdict::Verdict;
 
 /// The number of this protocol. It changes only when a peer of the old number could not be served.
@@ -84,6 +84,71 @@ pub enum Request {
         /// From [`Reply::Held`].
         number: u64,
     },
+    /// Ask a person something; streams [`Event::Asked`] and then [`Event::Answered`]. Withdrawn when the connection ends.
+    Ask {
+        /// What kind of answer is wanted.
+        kind: QuestionKind,
+        /// The question.
+        text: String,
+        /// The answers that are possible; none means any text.
+        choices: Vec<String>,
+        /// Withdraw it after so many milliseconds.
+        timeout_ms: Option<u64>,
+    },
+    /// Every open question.
+    Questions,
+    /// Answer a question; the first answer wins.
+    Answer {
+        /// Its id.
+        id: String,
+        /// The answer; `None` declines.
+        answer: Option<AnswerText>,
+    },
+    /// Hand a process that outlives its work over on purpose: it no longer counts.
+    ReleaseProcess {
+        /// As in `process:<pid>`.
+        pid: u32,
+    },
+}
+
+/// What a person is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QuestionKind {
+    /// May this be done?
+    Approval,
+    /// What is meant?
+    Clarify,
+    /// A password for one command.
+    Sudo,
+    /// Something that must not be written down.
+    Secret,
+}
+
+impl QuestionKind {
+    /// The name in JSON, on screen and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Approval => "approval",
+            Self::Clarify => "clarify",
+            Self::Sudo => "sudo",
+            Self::Secret => "secret",
+        }
+    }
+}
+
+/// An open question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// `srq-` and 12 hex digits.
+    pub id: String,
+    /// What kind of answer is wanted.
+    pub kind: QuestionKind,
+    /// The question.
+    pub text: String,
+    /// The answers that are possible; none means any text.
+    pub choices: Vec<String>,
+    /// How long it has been open, in milliseconds.
+    pub age_ms: u64,
 }
 
 /// One frame from the child: which process answers, and what.
@@ -143,6 +208,15 @@ pub enum Reply {
         /// Whether there was such a hold on this connection.
         ok: bool,
     },
+    /// Answer to [`Request::Questions`], oldest first.
+    Questions(Vec<Question>),
+    /// Answer to [`Request::Answer`]: it was the first.
+    Answered,
+    /// Answer to [`Request::ReleaseProcess`].
+    ProcessReleased {
+        /// What it runs.
+        command: String,
+    },
 }
 
 /// Who answered the handshake.
@@ -183,6 +257,16 @@ pub enum Event {
     Held {
         /// Its number among the ledger entries.
         number: u64,
+    },
+    /// [`Request::Ask`] is open.
+    Asked {
+        /// Its id, for whoever answers.
+        id: String,
+    },
+    /// [`Request::Ask`] was answered.
+    Answered {
+        /// The answer; `None` if it was declined.
+        answer: Option<AnswerText>,
     },
 }
 

@@ -36,6 +36,13 @@ macro_rules! secret {
             }
         }
 
+        impl Drop for $name {
+            fn drop(&mut self) {
+                use zeroize::Zeroize;
+                self.0.zeroize();
+            }
+        }
+
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
                 self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
@@ -58,6 +65,11 @@ secret!(
 secret!(
     /// The right to stop one process, issued by its fence.
     Permit
+);
+
+secret!(
+    /// What a person answered: it may be a password.
+    AnswerText
 );
 
 /// `N` random bytes as hex.

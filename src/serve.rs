@@ -31,6 +31,7 @@ use crate::proof::Proof;
 use crate::secret::random_hex;
 use crate::verdict::Verdict;
 use crate::work::Stop;
+use crate::work::question::Questions;
 use crate::work::strays::Strays;
 use doorway::Doorway;
 use settings::Settings;
@@ -99,16 +100,18 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     let identity = Identity { generation, profile: settings.profile.clone() };
     let ledgers = Ledgers::new(Clock::system());
     let proof = Arc::new(Proof::new(ledgers.clone()));
+    let strays = Strays::new(ledgers.clone(), &settings.home);
     let backend = Arc::new(Backend {
         identity,
         hub: Hub::follow(Arc::clone(&proof)),
         proof,
         lifecycle: Lifecycle::new(settings.owner.clone()),
         ticker: Arc::new(Mutex::default()),
+        questions: Questions::default(),
+        strays: strays.clone(),
     });
     let stop = watch::Sender::new(Stop::Run);
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
-    let strays = Strays::new(ledgers.clone(), &settings.home);
     let report = Arc::clone(&backend.ticker);
     let ticker = Ticker::start(&settings.home, settings.desktop, ledgers, report, stop.subscribe(), strays.clone());
     ticker.first_scan().await;

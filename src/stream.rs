@@ -15,6 +15,7 @@ use crate::proof::Proof;
 use crate::protocol::{Event, Fault, FaultKind};
 use crate::secret::Permit;
 use crate::verdict::Verdict;
+use crate::work::question::Asked;
 
 /// A stream: dropped, it gives back whatever it holds.
 pub enum Stream {
@@ -24,6 +25,8 @@ pub enum Stream {
     Retire(Retirement),
     /// A hold: says that it holds, and lasts until it is dropped.
     Hold(Hold),
+    /// A question; ends with [`Event::Answered`], and is withdrawn when it is dropped.
+    Ask(Asked),
 }
 
 /// See [`Stream::Hold`].
@@ -59,6 +62,7 @@ impl Stream {
             },
             Self::Retire(retirement) => retirement.next().await,
             Self::Hold(hold) => Ok(Some(hold.next().await)),
+            Self::Ask(asked) => asked.next().await,
         }
     }
 }

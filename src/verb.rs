@@ -18,8 +18,17 @@ pub enum Authority {
 pub struct Route {
     /// The only method it answers to.
     pub method: &'static str,
-    /// The exact path.
+    /// The path; `{id}` stands for one part of it, whatever that is.
     pub path: &'static str,
+}
+
+impl Route {
+    /// Whether a path is this one, and what stands in the place of `{id}`.
+    pub fn matches<'a>(&self, path: &'a str) -> Option<Option<&'a str>> {
+        let Some((head, tail)) = self.path.split_once("{id}") else { return (self.path == path).then_some(None) };
+        let id = path.strip_prefix(head)?.strip_suffix(tail)?;
+        (!id.is_empty() && !id.contains('/')).then_some(Some(id))
+    }
 }
 
 /// The policy of one request.
@@ -78,9 +87,39 @@ static HOLD: Verb = Verb {
 };
 static RELEASE: Verb = read("release-hold", Authority::Session, None);
 
+static ASK: Verb =
+    Verb { name: "ask", authority: Authority::Session, while_retiring: false, work: true, logged: true, http: None };
+static QUESTIONS: Verb = read("prompts", Authority::Session, get("/api/prompts"));
+static ANSWER: Verb = Verb {
+    name: "answer",
+    authority: Authority::Session,
+    // Answering is how a person lets a child become idle: it is never refused.
+    while_retiring: true,
+    work: false,
+    logged: true,
+    http: post("/api/prompts/{id}"),
+};
+static RELEASE_PROCESS: Verb = control("release", None);
+
 /// Every verb, for the routes and for the tests.
-pub static VERBS: [&Verb; 12] =
-    [&HELLO, &HEALTH, &IDLE, &LEDGERS, &WATCH, &PREPARE, &COMMIT, &CANCEL, &RETIRE_WHEN_IDLE, &ADOPT, &HOLD, &RELEASE];
+pub static VERBS: [&Verb; 16] = [
+    &HELLO,
+    &HEALTH,
+    &IDLE,
+    &LEDGERS,
+    &WATCH,
+    &PREPARE,
+    &COMMIT,
+    &CANCEL,
+    &RETIRE_WHEN_IDLE,
+    &ADOPT,
+    &HOLD,
+    &RELEASE,
+    &ASK,
+    &QUESTIONS,
+    &ANSWER,
+    &RELEASE_PROCESS,
+];
 
 impl Request {
     /// The policy of this request.
@@ -98,6 +137,10 @@ impl Request {
             Self::Adopt { .. } => &ADOPT,
             Self::Hold { .. } => &HOLD,
             Self::Release { .. } => &RELEASE,
+            Self::Ask { .. } => &ASK,
+            Self::Questions => &QUESTIONS,
+            Self::Answer { .. } => &ANSWER,
+            Self::ReleaseProcess { .. } => &RELEASE_PROCESS,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod capture;
 pub mod group;
+pub mod question;
 pub mod record;
 pub mod shim;
 pub mod spawn;

@@ -4,11 +4,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use super::answer::Answer;
+use super::ask::Ask;
 use super::failure::Failure;
 use super::hold::{Held, Hold};
 use super::idle::Idle;
 use super::ledger::Ledger;
 use super::list::List;
+use super::prompts::Prompts;
+use super::release::Release;
 use super::retire::Retire;
 use super::target::Target;
 use crate::error::Exit;
@@ -30,6 +34,10 @@ enum Verb {
     Ledger(Ledger),
     Retire(Retire),
     Hold(Hold),
+    Ask(Ask),
+    Prompts(Prompts),
+    Answer(Answer),
+    Release(Release),
 }
 
 impl Verb {
@@ -44,6 +52,10 @@ impl Verb {
             Self::List(list) => list.run()?,
             Self::Ledger(ledger) => ledger.run(target).await?,
             Self::Retire(retire) => retire.run(target).await?,
+            Self::Ask(ask) => return ask.run(target).await,
+            Self::Prompts(prompts) => prompts.run(target).await?,
+            Self::Answer(answer) => answer.run(target).await?,
+            Self::Release(release) => release.run(target).await?,
             Self::Hold(hold) => match hold.run(target).await? {
                 Held::Exit(exit) => exit,
                 Held::Code(code) => return Ok(code),

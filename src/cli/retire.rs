@@ -103,7 +103,7 @@ impl Retire {
             match client.event().await? {
                 Event::Prepared { permit, .. } => return Ok(permit),
                 Event::Waiting(refusal) => eprintln!("hermesctl: waiting for {}: {}", peer.name(), holders(&refusal)),
-                Event::Verdict(_) | Event::Held { .. } => {}
+                Event::Verdict(_) | Event::Held { .. } | Event::Asked { .. } | Event::Answered { .. } => {}
             }
         }
     }

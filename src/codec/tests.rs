@@ -27,8 +27,20 @@ fn requests() -> impl Strategy<Value = Request> {
         (any::<u32>(), text()).prop_map(|(pid, start_marker)| Request::Adopt { pid, start_marker }),
         (text(), text()).prop_map(|(who, why)| Request::Hold { who, why }),
         any::<u64>().prop_map(|number| Request::Release { number }),
+        (question_kinds(), text(), prop::collection::vec(text(), 0..3), maybe(any::<u64>()))
+            .prop_map(|(kind, text, choices, timeout_ms)| Request::Ask { kind, text, choices, timeout_ms }),
+        Just(Request::Questions),
+        (text(), maybe(text())).prop_map(|(id, answer)| Request::Answer { id, answer: answer.map(AnswerText::new) }),
+        any::<u32>().prop_map(|pid| Request::ReleaseProcess { pid }),
     ]
 }
+
+fn question_kinds() -> impl Strategy<Value = QuestionKind> {
+    prop::sample::select(&QUESTIONS[..])
+}
+
+const QUESTIONS: [QuestionKind; 4] =
+    [QuestionKind::Approval, QuestionKind::Clarify, QuestionKind::Sudo, QuestionKind::Secret];
 
 fn verdicts() -> impl Strategy<Value = Verdict> {
     prop_oneof![
@@ -76,6 +88,8 @@ fn replies() -> impl Strategy<Value = Reply> {
         (text(), any::<u64>())
             .prop_map(|(permit, expires_in_ms)| Event::Prepared { permit: Permit::new(permit), expires_in_ms }),
         any::<u64>().prop_map(|number| Event::Held { number }),
+        text().prop_map(|id| Event::Asked { id }),
+        maybe(text()).prop_map(|answer| Event::Answered { answer: answer.map(AnswerText::new) }),
     ];
     prop_oneof![
         faults().prop_map(Reply::Fault),
@@ -94,6 +108,14 @@ fn replies() -> impl Strategy<Value = Reply> {
         Just(Reply::Adopted),
         any::<u64>().prop_map(|number| Reply::Held { number }),
         any::<bool>().prop_map(|ok| Reply::Released { ok }),
+        prop::collection::vec(
+            (text(), question_kinds(), text(), prop::collection::vec(text(), 0..3), any::<u64>())
+                .prop_map(|(id, kind, text, choices, age_ms)| Question { id, kind, text, choices, age_ms }),
+            0..3
+        )
+        .prop_map(Reply::Questions),
+        Just(Reply::Answered),
+        text().prop_map(|command| Reply::ProcessReleased { command }),
     ]
 }
 
@@ -161,7 +183,7 @@ fn a_length_that_no_frame_can_hold_is_refused_and_not_allocated() {
 #[test]
 fn a_body_under_another_variants_number_is_no_message() {
     let commit = encode(&Request::Commit { permit: Permit::new("p") }).unwrap();
-    for variant in [0_u8, 1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 200, 251, 255] {
+    for variant in [0_u8, 1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 200, 251, 255] {
         let mut bytes = commit.to_vec();
         bytes[0] = variant;
         assert!(decode::<Request>(&bytes).is_err(), "{variant}");
@@ -208,6 +230,16 @@ fn samples() -> Vec<(String, Bytes)> {
     request("Adopt", Request::Adopt { pid: 4711, start_marker: "linux:9".into() });
     request("Hold", Request::Hold { who: "me".into(), why: "w".into() });
     request("Release", Request::Release { number: 9 });
+    let ask = |timeout_ms| Request::Ask {
+        kind: QuestionKind::Approval,
+        text: "q".into(),
+        choices: vec!["a".into()],
+        timeout_ms,
+    };
+    request("Ask", ask(Some(1)));
+    request("Questions", Request::Questions);
+    request("Answer", Request::Answer { id: "srq-1".into(), answer: Some(AnswerText::new("a")) });
+    request("ReleaseProcess", Request::ReleaseProcess { pid: 4711 });
 
     let verdicts = [
         ("Idle", Verdict::Idle),
@@ -218,6 +250,7 @@ fn samples() -> Vec<(String, Bytes)> {
     ];
     samples.extend(verdicts.map(|(name, verdict)| (format!("Verdict::{name}"), encode(&verdict).unwrap())));
     samples.extend(FAULTS.map(|kind| (format!("FaultKind::{kind:?}"), encode(&kind).unwrap())));
+    samples.extend(QUESTIONS.map(|kind| (format!("QuestionKind::{kind:?}"), encode(&kind).unwrap())));
     samples.push(("LedgerKind::Admission".into(), encode(&LedgerKind::Admission).unwrap()));
     samples.extend(LedgerKind::ENTRIES.map(|kind| (format!("LedgerKind::{kind:?}"), encode(&kind).unwrap())));
 
@@ -260,6 +293,13 @@ fn samples() -> Vec<(String, Bytes)> {
     reply("Adopted", Reply::Adopted);
     reply("Held", Reply::Held { number: 9 });
     reply("Released", Reply::Released { ok: true });
+    let question =
+        Question { id: "srq-1".into(), kind: QuestionKind::Secret, text: "q".into(), choices: vec![], age_ms: 1 };
+    reply("Questions", Reply::Questions(vec![question]));
+    reply("Answered", Reply::Answered);
+    reply("ProcessReleased", Reply::ProcessReleased { command: "c".into() });
+    reply("Event::Asked", Reply::Event(Event::Asked { id: "srq-1".into() }));
+    reply("Event::Answered", Reply::Event(Event::Answered { answer: None }));
     reply("Event::Held", Reply::Event(Event::Held { number: 9 }));
     samples
 }

@@ -117,7 +117,7 @@ impl Door {
         let path = request.uri().path().to_owned();
         let authority = guard::authority(request.headers(), &self.tokens);
         guard::admit(&request, &path, authority, self.address).map_err(fault)?;
-        let routed = route::find(request.method().as_str(), &path).map_err(|missing| match missing {
+        let (routed, row) = route::find(request.method().as_str(), &path).map_err(|missing| match missing {
             route::Missing::Path => respond(StatusCode::NOT_FOUND, view::detail("Not Found")),
             route::Missing::Method(allowed) => {
                 let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, view::detail("Method Not Allowed"));
@@ -129,12 +129,12 @@ impl Door {
         // Forbidden before the body is read, as Unauthorized is.
         self.backend.permit_entry(&caller, routed).map_err(fault)?;
         let query = request.uri().query().map(str::to_owned);
-        let body = match routed.http {
-            Some(route) if route.method == "POST" => read_body(request.into_body()).await?,
+        let body = match row.method {
+            "POST" => read_body(request.into_body()).await?,
             _ => Bytes::new(),
         };
-        let request = route::parse(&path, query.as_deref(), &body).map_err(fault)?;
-        self.backend.handle(&mut caller, request).map_err(fault)
+        let request = route::parse(row, &path, query.as_deref(), &body).map_err(fault)?;
+        self.backend.handle(&mut caller, request).await.map_err(fault)
     }
 }
 

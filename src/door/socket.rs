@@ -139,7 +139,7 @@ impl Door {
     async fn requests(&self, connection: &mut Connection, caller: &mut Caller) -> io::Result<()> {
         while let Some(frame) = next_frame(connection).await? {
             let outcome = match codec::decode::<Request>(&frame) {
-                Ok(request) => self.backend.handle(caller, request),
+                Ok(request) => self.backend.handle(caller, request).await,
                 Err(error) => {
                     let message = format!("this backend knows no such request: {error}");
                     Err(Fault::new(FaultKind::UnknownRequest, message))

@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::group::{self, Process};
@@ -30,6 +31,8 @@ struct Shared {
     ledgers: Ledgers,
     /// Where strays are on record, so that a later child knows of them if this one dies.
     runs: Runs,
+    /// Told when a process is released.
+    released: Notify,
     state: Mutex<State>,
 }
 
@@ -39,13 +42,16 @@ struct State {
     leaders: BTreeSet<u32>,
     /// Strays and survivors that are watched, each with its start time against a recycled pid.
     held: BTreeMap<u32, u64>,
+    /// Those that were handed over on purpose and may still be our children.
+    released: BTreeSet<u32>,
 }
 
 impl Strays {
     /// Makes this process the one that orphans of its descendants come to, and reaps them.
     pub fn new(ledgers: Ledgers, home: &Path) -> Self {
         let runs = Runs::of(home);
-        let strays = Self { shared: Arc::new(Shared { ledgers, runs, state: Mutex::default() }) };
+        let strays =
+            Self { shared: Arc::new(Shared { ledgers, runs, released: Notify::new(), state: Mutex::default() }) };
         #[cfg(target_os = "linux")]
         match (nix::sys::prctl::set_child_subreaper(true), signal(SignalKind::child())) {
             (Ok(()), Ok(mut exits)) => {
@@ -78,7 +84,7 @@ impl Strays {
         let leaders = self.state().leaders.clone();
         let led = |process: &Process| {
             let group = u32::try_from(process.group).unwrap_or(0);
-            leaders.contains(&process.pid) || leaders.contains(&group)
+            leaders.contains(&process.pid) || leaders.contains(&group) || self.is_released(process.pid)
         };
         group::processes().filter(|process| process.parent == own && !led(process)).collect()
     }
@@ -90,6 +96,7 @@ impl Strays {
         let leaders = self.state().leaders.clone();
         let ended = |process: &Process| process.parent == own && process.zombie && !leaders.contains(&process.pid);
         for process in group::processes().filter(ended) {
+            self.state().released.remove(&process.pid);
             if let Ok(pid) = i32::try_from(process.pid) {
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             }
@@ -133,10 +140,12 @@ impl Strays {
         let record = self.put_on_record(process, &whose);
         let strays = self.clone();
         tokio::spawn(async move {
-            group::exited(process.pid).await;
-            strays.enter_orphans(&guard, &whose);
+            strays.over(process.pid).await;
             strays.let_go(process.pid);
-            strays.reap();
+            if !strays.is_released(process.pid) {
+                strays.enter_orphans(&guard, &whose);
+                strays.reap();
+            }
             if let Some(record) = record {
                 record.remove();
             }
@@ -174,6 +183,39 @@ impl Strays {
     /// It is gone.
     pub fn let_go(&self, pid: u32) {
         self.state().held.remove(&pid);
+    }
+
+    /// Lets a held process go on purpose: it lives on, no longer counts, and is not ended with us. What it runs, if it was
+    /// held.
+    pub fn release(&self, pid: u32) -> Option<String> {
+        let mut state = self.state();
+        state.held.contains_key(&pid).then(|| {
+            state.released.insert(pid);
+            self.shared.released.notify_waiters();
+            command(pid)
+        })
+    }
+
+    /// Resolves when the process has ended or was released.
+    pub async fn over(&self, pid: u32) {
+        let released = async {
+            loop {
+                let told = self.shared.released.notified();
+                if self.state().released.contains(&pid) {
+                    return;
+                }
+                told.await;
+            }
+        };
+        tokio::select! {
+            () = group::exited(pid) => {}
+            () = released => {}
+        }
+    }
+
+    /// Whether somebody said that this process does not count.
+    pub fn is_released(&self, pid: u32) -> bool {
+        self.state().released.contains(&pid)
     }
 
     /// Signals everything that is held. Returns how many there were.

@@ -80,13 +80,14 @@ impl Watch {
             self.runner.strays.hold(pid);
             (pid, self.ledgers.enter(admission, LedgerKind::Process, &pid.to_string(), &self.why))
         };
-        run.survivors(self.runs.home()).into_iter().map(enter).collect()
+        let counts = |pid: &u32| !self.runner.strays.is_released(*pid);
+        run.survivors(self.runs.home()).into_iter().filter(counts).map(enter).collect()
     }
 
     /// Until a look finds nobody. What is new is entered before what has ended is let go.
     async fn to_the_end(&self, run: &Run, mut guards: Vec<(u32, Guard)>) -> Vec<(u32, Guard)> {
         while let Some((pid, guard)) = guards.first() {
-            group::exited(*pid).await;
+            self.runner.strays.over(*pid).await;
             let Some(admission) = guard.admit() else { break };
             let now = self.entered(run, &admission);
             if now.is_empty() {

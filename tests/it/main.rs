@@ -8,6 +8,7 @@ mod cron_live;
 mod hostile;
 mod http_contract;
 mod parity;
+mod questions;
 mod retire;
 mod retire_faults;
 mod seed_live;

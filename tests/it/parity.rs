@@ -112,9 +112,13 @@ fn every_verb_says_the_same_over_both_doors() {
     let bad = both.retire(prepare(""), json!({"action": "prepare", "request_id": ""}));
     assert!(bad["detail"].as_str().unwrap().contains("request_id"));
 
+    both.same(Request::Questions, "/api/prompts", None);
+    let unknown = Request::Answer { id: "srq-x".into(), answer: None };
+    both.same(unknown, "/api/prompts/srq-x", Some(json!({"decline": true})));
+
     streams_agree(&mut both);
     // A hold over HTTP is a stream: tests/it/retire.rs has both.
-    let only_socket = ["adopt", "hello", "hold", "release-hold", "retire-when-idle"].into_iter();
+    let only_socket = ["adopt", "ask", "hello", "hold", "release", "release-hold", "retire-when-idle"].into_iter();
     let asked: BTreeSet<&str> = both.asked.iter().copied().chain(only_socket).collect();
     let all: BTreeSet<&str> = VERBS.iter().map(|verb| verb.name).collect();
     assert_eq!(asked, all, "a verb is not in this test");

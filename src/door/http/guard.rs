@@ -42,7 +42,8 @@ pub(super) fn admit<B>(request: &Request<B>, path: &str, authority: Authority, o
 /// Everything under /api/ but the public rows needs a token, whether it exists or not: a stranger learns no paths.
 fn needs_token(path: &str) -> bool {
     let public = |verb: &&&crate::verb::Verb| verb.authority == Authority::Public;
-    let is_public = VERBS.iter().filter(public).any(|verb| verb.http.is_some_and(|route| route.path == path));
+    let is_public =
+        VERBS.iter().filter(public).any(|verb| verb.http.is_some_and(|route| route.matches(path).is_some()));
     path.starts_with("/api/") && !is_public
 }
 

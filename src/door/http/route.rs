@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::protocol::{Fault, FaultKind, Permit, Request};
-use crate::verb::{RETIREMENT, VERBS, Verb};
+use crate::protocol::{AnswerText, Fault, FaultKind, Permit, Request};
+use crate::verb::{RETIREMENT, Route, VERBS, Verb};
 
 /// What a body that is not JSON is told.
 pub(super) const JSON_REQUIRED: &str = "JSON body required";
@@ -15,21 +15,22 @@ pub(super) enum Missing {
 }
 
 /// The row for a method and a path. Where several verbs share one, they share its policy too.
-pub(super) fn find(method: &str, path: &str) -> Result<&'static Verb, Missing> {
+pub(super) fn find(method: &str, path: &str) -> Result<(&'static Verb, Route), Missing> {
     let mut allowed = None;
     for verb in VERBS {
-        match verb.http {
-            Some(route) if route.path == path && route.method == method => return Ok(verb),
-            Some(route) if route.path == path => allowed = Some(route.method),
-            _ => {}
+        match verb.http.filter(|route| route.matches(path).is_some()) {
+            Some(route) if route.method == method => return Ok((verb, route)),
+            Some(route) => allowed = Some(route.method),
+            None => {}
         }
     }
     Err(allowed.map_or(Missing::Path, Missing::Method))
 }
 
 /// The request that stands at a path that [`find`] has found.
-pub(super) fn parse(path: &str, query: Option<&str>, body: &[u8]) -> Result<Request, Fault> {
-    match path {
+pub(super) fn parse(route: Route, path: &str, query: Option<&str>, body: &[u8]) -> Result<Request, Fault> {
+    let id = || route.matches(path).flatten().unwrap_or_default().to_owned();
+    match route.path {
         "/api/health" => Ok(Request::Health),
         "/api/health/idle" => Ok(Request::Idle),
         "/api/health/idle/events" => Ok(Request::Watch),
@@ -44,6 +45,16 @@ pub(super) fn parse(path: &str, query: Option<&str>, body: &[u8]) -> Result<Requ
             let field = |key: &str| optional(&body, key, |value| value.as_str().map(str::to_owned), "a string");
             let why = field("why")?.ok_or_else(|| invalid("why is required: what the backend is held for"))?;
             Ok(Request::Hold { who: field("who")?.unwrap_or_else(|| "http".to_owned()), why })
+        }
+        "/api/prompts" => Ok(Request::Questions),
+        "/api/prompts/{id}" => {
+            let body = json(body)?;
+            let text = optional(&body, "answer", |value| value.as_str().map(AnswerText::new), "a string")?;
+            let decline = optional(&body, "decline", Value::as_bool, "true or false")?.unwrap_or(false);
+            match (&text, decline) {
+                (Some(_), false) | (None, true) => Ok(Request::Answer { id: id(), answer: text }),
+                _ => Err(invalid("give either answer, a string, or decline, true")),
+            }
         }
         _ => Err(Fault::new(FaultKind::NotFound, "Not Found")),
     }
@@ -114,7 +125,8 @@ mod tests {
     use super::*;
 
     fn message(body: &str) -> String {
-        parse(RETIREMENT, None, body.as_bytes()).unwrap_err().message
+        let route = Route { method: "POST", path: RETIREMENT };
+        parse(route, RETIREMENT, None, body.as_bytes()).unwrap_err().message
     }
 
     #[test]
@@ -135,10 +147,11 @@ mod tests {
     fn every_row_with_a_path_has_a_request() {
         for verb in VERBS.iter().filter(|verb| verb.http.is_some()) {
             let route = verb.http.unwrap();
-            let body = format!(r#"{{"action":"{}","token":"t","why":"w"}}"#, verb.name);
-            let request = parse(route.path, None, body.as_bytes()).unwrap();
+            let body = format!(r#"{{"action":"{}","token":"t","why":"w","answer":"a","prompt":"p"}}"#, verb.name);
+            let path = route.path.replace("{id}", "x");
+            let request = parse(route, &path, None, body.as_bytes()).unwrap();
             assert_eq!(request.verb().name, verb.name);
-            assert!(find(route.method, route.path).is_ok());
+            assert!(find(route.method, &path).is_ok());
         }
     }
 

@@ -26,6 +26,20 @@ pub fn reply(reply: &Reply, generation: &str) -> (StatusCode, String) {
         Reply::Ledgers(report) => text(&LedgersView(report)),
         Reply::Held { number } => format!(r#"{{"ok":true,"number":{number}}}"#),
         Reply::Released { ok } => format!(r#"{{"ok":{ok}}}"#),
+        Reply::Questions(questions) => {
+            let each = questions.iter().map(|question| {
+                json!({
+                    "id": question.id,
+                    "kind": question.kind.name(),
+                    "text": question.text,
+                    "choices": question.choices,
+                    "age_ms": question.age_ms,
+                })
+            });
+            format!(r#"{{"ok":true,"prompts":{}}}"#, json!(each.collect::<Vec<_>>()))
+        }
+        Reply::ProcessReleased { command } => format!(r#"{{"ok":true,"command":{}}}"#, json!(command)),
+        Reply::Answered => r#"{"ok":true}"#.to_owned(),
         Reply::Welcome(_) | Reply::Event(_) | Reply::Adopted => r#"{"ok":true}"#.to_owned(),
     };
     (StatusCode::OK, body)
@@ -40,6 +54,10 @@ pub fn event(event: &Event) -> String {
             format!(r#"{{"ok":true,"idle":true,"token":{},"expires_in_ms":{expires_in_ms}}}"#, json!(permit.expose()))
         }
         Event::Held { number } => format!(r#"{{"ok":true,"number":{number}}}"#),
+        Event::Asked { id } => format!(r#"{{"ok":true,"id":{}}}"#, json!(id)),
+        Event::Answered { answer } => {
+            format!(r#"{{"ok":true,"answer":{}}}"#, json!(answer.as_ref().map(|a| a.expose())))
+        }
     }
 }
 
