@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod ask;
+pub mod cron;
 pub mod demo;
 pub mod failure;
 pub mod hermes;

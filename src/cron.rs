@@ -3,6 +3,7 @@
 pub mod alarm;
 pub mod claim;
 pub mod document;
+pub mod edit;
 pub mod job;
 pub mod output;
 pub mod plan;

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use super::answer::Answer;
 use super::ask::Ask;
+use super::cron::Cron;
 use super::failure::Failure;
 use super::hold::{Held, Hold};
 use super::idle::Idle;
@@ -38,6 +39,7 @@ enum Verb {
     Prompts(Prompts),
     Answer(Answer),
     Release(Release),
+    Cron(Cron),
 }
 
 impl Verb {
@@ -56,6 +58,7 @@ impl Verb {
             Self::Prompts(prompts) => prompts.run(target).await?,
             Self::Answer(answer) => answer.run(target).await?,
             Self::Release(release) => release.run(target).await?,
+            Self::Cron(cron) => cron.run(target)?,
             Self::Hold(hold) => match hold.run(target).await? {
                 Held::Exit(exit) => exit,
                 Held::Code(code) => return Ok(code),

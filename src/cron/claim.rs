@@ -111,7 +111,7 @@ impl Locked<'_> {
 }
 
 /// The first job of an id; what is not first is unusable.
-fn find<'a>(document: &Document<'a>, id: &str, zone: &TimeZone) -> Option<(usize, Job<'a>)> {
+pub fn find<'a>(document: &Document<'a>, id: &str, zone: &TimeZone) -> Option<(usize, Job<'a>)> {
     let mut schedules = Schedules::default();
     document.jobs().iter().enumerate().find_map(|(place, (key, text))| {
         // Most are told apart by their text alone.

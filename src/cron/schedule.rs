@@ -86,6 +86,11 @@ impl Expression {
         Ok(Self { text: text.to_owned(), cron: cron.map_err(|error| bad(&error.to_string()))? })
     }
 
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The next match strictly after `base`.
     fn next_after(&self, base: Timestamp, zone: &TimeZone) -> Result<Timestamp, ScheduleError> {
         let never = |_| ScheduleError::Expression(self.text.clone(), "it never matches".to_owned());

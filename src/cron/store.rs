@@ -83,6 +83,19 @@ impl Store {
         self.folder.join("jobs.json")
     }
 
+    /// The folder of everything about cron.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The file as it is, made readable.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`].
+    pub fn text(&self) -> Result<String, StoreError> {
+        self.patiently(|text| Document::parse(text).map(drop)).map(|((), text, _)| text)
+    }
+
     /// Which state the file is in now.
     pub fn stamp(&self) -> Option<Stamp> {
         fs::metadata(self.path()).ok().map(|meta| stamp(&meta))

@@ -659,3 +659,29 @@ fn a_script_that_runs_out_of_time_is_ended_with_its_whole_tree() {
     wait_until("the whole tree to be gone", SOON, || gone(stray));
     child.wait_idle();
 }
+
+#[test]
+fn a_person_adds_runs_pauses_resumes_and_removes_a_job() {
+    let home = Home::new();
+    home.script("tick.sh", "echo ran >> \"$HERMES_HOME/ran\"\n");
+    let _child = Child::spawn(&home, &Opts::desktop());
+    let ctl = |args: &[&str]| crate::support::hermesctl(&home, &[&["cron"], args].concat());
+    let added = ctl(&["add", "every 2h", "--script", "tick.sh", "--name", "tick"]);
+    assert!(added.code == 0 && added.stdout.starts_with("scheduled"), "{added:?}");
+    let id = ctl(&["list", "--json"]).json()[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(ctl(&["run", "TICK"]).code, 0);
+    home.wait_status(&id, "ok");
+    assert_eq!(home.read("ran"), "ran\n");
+    let paused = ctl(&["pause", &id, "--reason", "away"]);
+    assert!(paused.stdout.starts_with("paused"), "{paused:?}");
+    assert_eq!(home.job_on_disk(&id)["paused_reason"], "away");
+    assert!(ctl(&["resume", &id]).stdout.starts_with("scheduled"));
+    let history = ctl(&["history", &id]);
+    assert!(history.stdout.contains("ok") && history.stdout.contains(&id), "{history:?}");
+    assert_eq!(ctl(&["remove", &id]).code, 0);
+    assert_eq!(home.job_on_disk(&id), Value::Null);
+    assert!(!home.file(&format!("cron/output/{id}")).exists());
+    let bad = ctl(&["add", "90s", "--script", "tick.sh"]);
+    assert!(bad.code == 2 && bad.stderr.contains("30m"), "{bad:?}");
+    assert_eq!(ctl(&["run", "none"]).code, 4);
+}
