@@ -15,5 +15,7 @@ pub mod prompts;
 pub mod release;
 pub mod render;
 pub mod retire;
+pub mod sessions;
 pub mod span;
+pub mod submit;
 pub mod target;

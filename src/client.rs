@@ -108,6 +108,15 @@ impl Client {
         .await
     }
 
+    /// Asks something that takes as long as it takes.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn call_patiently(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        within(self.deadline, self.send(request)).await?;
+        self.receive().await
+    }
+
     /// Turns the connection into a stream.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ use crate::verb::{Authority, Verb};
 use crate::verdict::Verdict;
 use crate::work::question::Questions;
 use crate::work::strays::Strays;
+use crate::work::turn::Turns;
 
 /// So many ledger entries go into one page.
 pub const MAX_PAGE: u32 = 1000;
@@ -52,6 +53,8 @@ pub struct Backend {
     pub questions: Questions,
     /// What was left running.
     pub strays: Strays,
+    /// Turns of the agent.
+    pub turns: Turns,
 }
 
 /// An answer: one reply, or a stream of events.
@@ -148,6 +151,18 @@ impl Backend {
                     ));
                 }
             },
+            Request::Submit { session, prompt } => {
+                self.turns.submit(&session, prompt, admission.ok_or_else(retiring)?).await?
+            }
+            Request::Delegate { session, prompt, detached } => {
+                self.turns.delegate(&session, prompt, detached, admission.ok_or_else(retiring)?).await?
+            }
+            Request::Turn { turn, wait } => Reply::Turn(self.turns.turn(turn, wait).await?),
+            Request::Sessions => Reply::Sessions(self.turns.sessions().await?),
+            Request::Interrupt { session } => Reply::Interrupting { turn: self.turns.interrupt(&session)? },
+            Request::Log { session, after, limit } => {
+                Reply::Log(self.turns.log(session, after, limit.clamp(1, MAX_PAGE)).await?)
+            }
             Request::Release { number } => Reply::Released { ok: caller.release(number) },
         };
         Ok(Outcome::Reply(reply))

@@ -109,6 +109,117 @@ pub enum Request {
         /// As in `process:<pid>`.
         pid: u32,
     },
+    /// Give a session a prompt: it is acknowledged only when it is on disk.
+    Submit {
+        /// The session, a plain name.
+        session: String,
+        /// What the agent is told.
+        prompt: String,
+    },
+    /// One turn as it is now, or once it has ended.
+    Turn {
+        /// From [`Reply::Submitted`].
+        turn: u64,
+        /// Answer when it has ended.
+        wait: bool,
+    },
+    /// Every session that has work, and those that had some lately.
+    Sessions,
+    /// End the turn that runs in a session.
+    Interrupt {
+        /// The session.
+        session: String,
+    },
+    /// The turns of a session, oldest first.
+    Log {
+        /// The session.
+        session: String,
+        /// Behind this turn.
+        after: u64,
+        /// At most so many.
+        limit: u32,
+    },
+    /// Start a turn of its own for a running one: it counts as a delegation.
+    Delegate {
+        /// The session whose turn asks; it must have one running.
+        session: String,
+        /// What the agent is told.
+        prompt: String,
+        /// It goes on when the asking turn ends.
+        detached: bool,
+    },
+}
+
+/// How far a turn is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TurnState {
+    /// Accepted and on disk.
+    Queued,
+    /// The agent runs.
+    Running,
+    /// The agent has answered.
+    Done,
+    /// The agent failed.
+    Failed,
+    /// It was ended before it was done, and is not run again.
+    Interrupted,
+}
+
+impl TurnState {
+    /// Every state.
+    pub const ALL: [Self; 5] = [Self::Queued, Self::Running, Self::Done, Self::Failed, Self::Interrupted];
+
+    /// The name in JSON, on screen and on disk.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// Whether nothing will change any more.
+    pub const fn ended(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Interrupted)
+    }
+}
+
+/// One turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnReport {
+    /// Its number, for the home's whole life.
+    pub turn: u64,
+    /// Its session.
+    pub session: String,
+    /// How far it is.
+    pub state: TurnState,
+    /// What the agent was told.
+    pub prompt: String,
+    /// What it answered.
+    pub reply: Option<String>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// When it was accepted (ISO 8601).
+    pub queued_at: String,
+    /// When it began.
+    pub started_at: Option<String>,
+    /// When it ended.
+    pub ended_at: Option<String>,
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Its name.
+    pub session: String,
+    /// The turn that runs, or unwinds.
+    pub running: Option<u64>,
+    /// How many prompts wait.
+    pub queued: u32,
+    /// The number of its last turn.
+    pub last: u64,
 }
 
 /// What a person is asked for.
@@ -217,6 +328,24 @@ pub enum Reply {
         /// What it runs.
         command: String,
     },
+    /// Answer to [`Request::Submit`] and [`Request::Delegate`]: it is on disk.
+    Submitted {
+        /// Its number.
+        turn: u64,
+        /// How many of its session come first.
+        ahead: u32,
+    },
+    /// Answer to [`Request::Turn`].
+    Turn(TurnReport),
+    /// Answer to [`Request::Sessions`].
+    Sessions(Vec<SessionReport>),
+    /// Answer to [`Request::Interrupt`]: it was told to end.
+    Interrupting {
+        /// The turn.
+        turn: u64,
+    },
+    /// Answer to [`Request::Log`].
+    Log(Vec<TurnReport>),
 }
 
 /// Who answered the handshake.

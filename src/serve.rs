@@ -22,6 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
 use crate::cron::ticker::Ticker;
+use crate::cron::zone::configured_zone;
 use crate::door::http;
 use crate::handler::{Backend, Identity};
 use crate::hub::Hub;
@@ -33,6 +34,7 @@ use crate::verdict::Verdict;
 use crate::work::Stop;
 use crate::work::question::Questions;
 use crate::work::strays::Strays;
+use crate::work::turn::{Agent, Turns};
 use doorway::Doorway;
 use settings::Settings;
 
@@ -101,7 +103,16 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     let ledgers = Ledgers::new(Clock::system());
     let proof = Arc::new(Proof::new(ledgers.clone()));
     let strays = Strays::new(ledgers.clone(), &settings.home);
+    let stop = watch::Sender::new(Stop::Run);
+    let agent = Agent {
+        command: settings.agent.clone(),
+        limit: settings.turn_limit,
+        home: settings.home.clone(),
+        socket: doorway.socket().to_owned(),
+    };
+    let (zone, _) = configured_zone(&settings.home, std::env::var("HERMES_TIMEZONE").ok().as_deref());
     let backend = Arc::new(Backend {
+        turns: Turns::new(agent, ledgers.clone(), strays.clone(), zone, stop.subscribe()),
         identity,
         hub: Hub::follow(Arc::clone(&proof)),
         proof,
@@ -110,10 +121,10 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
         questions: Questions::default(),
         strays: strays.clone(),
     });
-    let stop = watch::Sender::new(Stop::Run);
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
     let report = Arc::clone(&backend.ticker);
     let ticker = Ticker::start(&settings.home, settings.desktop, ledgers, report, stop.subscribe(), strays.clone());
+    backend.turns.recover().await;
     ticker.first_scan().await;
 
     let tokens = Arc::new(settings.tokens.clone());

@@ -77,18 +77,10 @@ static COMMIT: Verb = control("commit", post(RETIREMENT));
 static CANCEL: Verb = control("cancel", post(RETIREMENT));
 static RETIRE_WHEN_IDLE: Verb = control("retire-when-idle", None);
 static ADOPT: Verb = control("adopt", None);
-static HOLD: Verb = Verb {
-    name: "hold",
-    authority: Authority::Session,
-    while_retiring: false,
-    work: true,
-    logged: true,
-    http: post("/api/holds"),
-};
+static HOLD: Verb = work("hold", post("/api/holds"));
 static RELEASE: Verb = read("release-hold", Authority::Session, None);
 
-static ASK: Verb =
-    Verb { name: "ask", authority: Authority::Session, while_retiring: false, work: true, logged: true, http: None };
+static ASK: Verb = work("ask", None);
 static QUESTIONS: Verb = read("prompts", Authority::Session, get("/api/prompts"));
 static ANSWER: Verb = Verb {
     name: "answer",
@@ -101,8 +93,27 @@ static ANSWER: Verb = Verb {
 };
 static RELEASE_PROCESS: Verb = control("release", None);
 
+const fn work(name: &'static str, http: Option<Route>) -> Verb {
+    Verb { name, authority: Authority::Session, while_retiring: false, work: true, logged: true, http }
+}
+
+static SUBMIT: Verb = work("submit", post("/api/sessions/{id}/prompts"));
+static TURN: Verb = read("turn", Authority::Session, get("/api/turns/{id}"));
+static SESSIONS: Verb = read("sessions", Authority::Session, get("/api/sessions"));
+static INTERRUPT: Verb = Verb {
+    name: "interrupt",
+    authority: Authority::Session,
+    // Ending work is how a child becomes idle: it is never refused.
+    while_retiring: true,
+    work: false,
+    logged: true,
+    http: post("/api/sessions/{id}/interrupt"),
+};
+static LOG: Verb = read("log", Authority::Session, get("/api/sessions/{id}"));
+static DELEGATE: Verb = work("delegate", post("/api/sessions/{id}/delegations"));
+
 /// Every verb, for the routes and for the tests.
-pub static VERBS: [&Verb; 16] = [
+pub static VERBS: [&Verb; 22] = [
     &HELLO,
     &HEALTH,
     &IDLE,
@@ -119,6 +130,12 @@ pub static VERBS: [&Verb; 16] = [
     &QUESTIONS,
     &ANSWER,
     &RELEASE_PROCESS,
+    &SUBMIT,
+    &TURN,
+    &SESSIONS,
+    &INTERRUPT,
+    &LOG,
+    &DELEGATE,
 ];
 
 impl Request {
@@ -141,6 +158,12 @@ impl Request {
             Self::Questions => &QUESTIONS,
             Self::Answer { .. } => &ANSWER,
             Self::ReleaseProcess { .. } => &RELEASE_PROCESS,
+            Self::Submit { .. } => &SUBMIT,
+            Self::Turn { .. } => &TURN,
+            Self::Sessions => &SESSIONS,
+            Self::Interrupt { .. } => &INTERRUPT,
+            Self::Log { .. } => &LOG,
+            Self::Delegate { .. } => &DELEGATE,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod capture;
 pub mod group;
+pub mod journal;
 pub mod question;
 pub mod record;
 pub mod shim;
@@ -10,12 +11,15 @@ pub mod spawn;
 pub mod strays;
 pub mod supervise;
 pub mod survivors;
+pub mod turn;
 
 /// What a running piece of work is told while its child shuts down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
     /// Go on.
     Run,
+    /// Start nothing more; what runs goes on.
+    Drain,
     /// End: the group gets TERM.
     Term,
     /// Now: the group gets KILL.

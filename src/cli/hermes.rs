@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 
 use super::demo;
 use super::failure::Failure;
+use super::span;
 use crate::error::Exit;
 use crate::serve::settings::{Options, Settings};
 use crate::serve::{self, ServeError};
@@ -33,6 +34,12 @@ enum Verb {
         /// The port to listen on; 0 takes any free one.
         #[arg(long, default_value_t = 9119)]
         port: u16,
+        /// The agent: run once a turn, the prompt on its standard input. Split like a shell, never run by one.
+        #[arg(long, value_name = "COMMAND")]
+        agent_command: Option<String>,
+        /// The longest that a turn may take (500ms, 3s, 2m); no limit by default.
+        #[arg(long, value_name = "DUR", value_parser = span::parse)]
+        turn_timeout: Option<std::time::Duration>,
     },
     /// Show what this is about: three real children, one of them with a running cron job, asked over both doors.
     Demo,
@@ -53,7 +60,9 @@ pub fn main() -> ExitCode {
     };
     log_to_stderr();
     match hermes.verb {
-        Verb::Serve { host, port } => serve(Options { profile: hermes.profile, host, port }),
+        Verb::Serve { host, port, agent_command, turn_timeout } => {
+            serve(Options { profile: hermes.profile, host, port, agent_command, turn_limit: turn_timeout })
+        }
         Verb::Demo => demo(),
     }
 }

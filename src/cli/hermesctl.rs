@@ -15,6 +15,8 @@ use super::list::List;
 use super::prompts::Prompts;
 use super::release::Release;
 use super::retire::Retire;
+use super::sessions::{Interrupt, Log, Sessions};
+use super::submit::{Delegate, Submit};
 use super::target::Target;
 use crate::error::Exit;
 
@@ -40,6 +42,11 @@ enum Verb {
     Answer(Answer),
     Release(Release),
     Cron(Cron),
+    Submit(Submit),
+    Delegate(Delegate),
+    Sessions(Sessions),
+    Interrupt(Interrupt),
+    Log(Log),
 }
 
 impl Verb {
@@ -59,6 +66,11 @@ impl Verb {
             Self::Answer(answer) => answer.run(target).await?,
             Self::Release(release) => release.run(target).await?,
             Self::Cron(cron) => cron.run(target)?,
+            Self::Submit(submit) => submit.run(target).await?,
+            Self::Delegate(delegate) => delegate.run(target).await?,
+            Self::Sessions(sessions) => sessions.run(target).await?,
+            Self::Interrupt(interrupt) => interrupt.run(target).await?,
+            Self::Log(log) => log.run(target).await?,
             Self::Hold(hold) => match hold.run(target).await? {
                 Held::Exit(exit) => exit,
                 Held::Code(code) => return Ok(code),

@@ -32,6 +32,16 @@ fn requests() -> impl Strategy<Value = Request> {
         Just(Request::Questions),
         (text(), maybe(text())).prop_map(|(id, answer)| Request::Answer { id, answer: answer.map(AnswerText::new) }),
         any::<u32>().prop_map(|pid| Request::ReleaseProcess { pid }),
+        (text(), text()).prop_map(|(session, prompt)| Request::Submit { session, prompt }),
+        (any::<u64>(), any::<bool>()).prop_map(|(turn, wait)| Request::Turn { turn, wait }),
+        Just(Request::Sessions),
+        text().prop_map(|session| Request::Interrupt { session }),
+        (text(), any::<u64>(), any::<u32>()).prop_map(|(session, after, limit)| Request::Log { session, after, limit }),
+        (text(), text(), any::<bool>()).prop_map(|(session, prompt, detached)| Request::Delegate {
+            session,
+            prompt,
+            detached
+        }),
     ]
 }
 
@@ -81,6 +91,24 @@ fn reports() -> impl Strategy<Value = LedgerReport> {
     })
 }
 
+fn turns() -> impl Strategy<Value = TurnReport> {
+    let state = prop::sample::select(&TurnState::ALL[..]);
+    let texts = (text(), text(), maybe(text()), maybe(text()));
+    (any::<u64>(), state, texts, text(), maybe(text()), maybe(text())).prop_map(
+        |(turn, state, (session, prompt, reply, error), queued_at, started_at, ended_at)| TurnReport {
+            turn,
+            session,
+            state,
+            prompt,
+            reply,
+            error,
+            queued_at,
+            started_at,
+            ended_at,
+        },
+    )
+}
+
 fn replies() -> impl Strategy<Value = Reply> {
     let event = prop_oneof![
         verdicts().prop_map(Event::Verdict),
@@ -116,6 +144,16 @@ fn replies() -> impl Strategy<Value = Reply> {
         .prop_map(Reply::Questions),
         Just(Reply::Answered),
         text().prop_map(|command| Reply::ProcessReleased { command }),
+        (any::<u64>(), any::<u32>()).prop_map(|(turn, ahead)| Reply::Submitted { turn, ahead }),
+        turns().prop_map(Reply::Turn),
+        prop::collection::vec(
+            (text(), maybe(any::<u64>()), any::<u32>(), any::<u64>())
+                .prop_map(|(session, running, queued, last)| SessionReport { session, running, queued, last }),
+            0..3
+        )
+        .prop_map(Reply::Sessions),
+        any::<u64>().prop_map(|turn| Reply::Interrupting { turn }),
+        prop::collection::vec(turns(), 0..3).prop_map(Reply::Log),
     ]
 }
 
@@ -240,6 +278,12 @@ fn samples() -> Vec<(String, Bytes)> {
     request("Questions", Request::Questions);
     request("Answer", Request::Answer { id: "srq-1".into(), answer: Some(AnswerText::new("a")) });
     request("ReleaseProcess", Request::ReleaseProcess { pid: 4711 });
+    request("Submit", Request::Submit { session: "s".into(), prompt: "p".into() });
+    request("Turn", Request::Turn { turn: 7, wait: true });
+    request("Sessions", Request::Sessions);
+    request("Interrupt", Request::Interrupt { session: "s".into() });
+    request("Log", Request::Log { session: "s".into(), after: 0, limit: 50 });
+    request("Delegate", Request::Delegate { session: "s".into(), prompt: "p".into(), detached: false });
 
     let verdicts = [
         ("Idle", Verdict::Idle),
@@ -250,6 +294,7 @@ fn samples() -> Vec<(String, Bytes)> {
     ];
     samples.extend(verdicts.map(|(name, verdict)| (format!("Verdict::{name}"), encode(&verdict).unwrap())));
     samples.extend(FAULTS.map(|kind| (format!("FaultKind::{kind:?}"), encode(&kind).unwrap())));
+    samples.extend(TurnState::ALL.map(|state| (format!("TurnState::{state:?}"), encode(&state).unwrap())));
     samples.extend(QUESTIONS.map(|kind| (format!("QuestionKind::{kind:?}"), encode(&kind).unwrap())));
     samples.push(("LedgerKind::Admission".into(), encode(&LedgerKind::Admission).unwrap()));
     samples.extend(LedgerKind::ENTRIES.map(|kind| (format!("LedgerKind::{kind:?}"), encode(&kind).unwrap())));
@@ -298,6 +343,22 @@ fn samples() -> Vec<(String, Bytes)> {
     reply("Questions", Reply::Questions(vec![question]));
     reply("Answered", Reply::Answered);
     reply("ProcessReleased", Reply::ProcessReleased { command: "c".into() });
+    let turn = || TurnReport {
+        turn: 7,
+        session: "s".into(),
+        state: TurnState::Done,
+        prompt: "p".into(),
+        reply: Some("r".into()),
+        error: None,
+        queued_at: "q".into(),
+        started_at: Some("b".into()),
+        ended_at: Some("e".into()),
+    };
+    reply("Submitted", Reply::Submitted { turn: 7, ahead: 0 });
+    reply("Turn", Reply::Turn(turn()));
+    reply("Sessions", Reply::Sessions(vec![SessionReport { session: "s".into(), running: None, queued: 1, last: 7 }]));
+    reply("Interrupting", Reply::Interrupting { turn: 7 });
+    reply("Log", Reply::Log(vec![turn()]));
     reply("Event::Asked", Reply::Event(Event::Asked { id: "srq-1".into() }));
     reply("Event::Answered", Reply::Event(Event::Answered { answer: None }));
     reply("Event::Held", Reply::Event(Event::Held { number: 9 }));

@@ -220,7 +220,7 @@ impl Runner {
         let begun = self.clock.now();
         loop {
             let Err(error) = write() else { return true };
-            let over = self.clock.now().since(begun) >= INSIST || *self.stop.borrow() > Stop::Run;
+            let over = self.clock.now().since(begun) >= INSIST || *self.stop.borrow() >= Stop::Term;
             if over {
                 tracing::error!(job = id, what, %error, "cannot be written");
                 return false;

@@ -110,7 +110,8 @@ fn expand_home(path: &str) -> PathBuf {
     }
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+/// The program of a name on PATH.
+pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|candidate| is_executable(candidate))
 }

@@ -136,6 +136,11 @@ impl Doorway {
         Ok(OpenDoorway { place, endpoint, keeper })
     }
 
+    /// Where the control socket is.
+    pub(super) fn socket(&self) -> &std::path::Path {
+        &self.names.socket
+    }
+
     fn socket_inode(&self) -> Option<u64> {
         use std::os::unix::fs::MetadataExt;
         std::fs::symlink_metadata(&self.names.socket).ok().map(|meta| meta.ino())

@@ -25,7 +25,7 @@ const RUNNING: [LedgerKind; 3] = [LedgerKind::Session, LedgerKind::Delegation, L
 
 /// Waits for running work, and ends what does not end; what it left running goes last, by the same ladder.
 pub(super) async fn drain(backend: &Backend, stop: &watch::Sender<Stop>, strays: &Strays, grace: Duration) {
-    let stages = [(Stop::Run, grace), (Stop::Term, TERM_GRACE), (Stop::Kill, RECORD_GRACE)];
+    let stages = [(Stop::Drain, grace), (Stop::Term, TERM_GRACE), (Stop::Kill, RECORD_GRACE)];
     let mut late = false;
     for (stage, patience) in stages {
         stop.send_replace(stage);

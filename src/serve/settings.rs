@@ -20,6 +20,10 @@ pub struct Options {
     pub host: String,
     /// `--port`; 0 takes any.
     pub port: u16,
+    /// `--agent-command`.
+    pub agent_command: Option<String>,
+    /// `--turn-timeout`.
+    pub turn_limit: Option<Duration>,
 }
 
 /// Everything a child needs to know.
@@ -43,6 +47,10 @@ pub struct Settings {
     pub shutdown_grace: Duration,
     /// How long running work may go on after the owner died.
     pub orphan_grace: Duration,
+    /// The agent's command, split; empty if there is none.
+    pub agent: Vec<OsString>,
+    /// The longest that a turn may take.
+    pub turn_limit: Option<Duration>,
 }
 
 /// Reads one environment variable; empty counts as absent.
@@ -74,7 +82,10 @@ impl Settings {
             Some(token) => Token::new(token),
             None => Token::random().map_err(|error| ServeError::Internal(error.to_string()))?,
         };
+        let agent = split(options.agent_command.or_else(|| text("HERMES_AGENT_COMMAND")))?;
         Ok(Self {
+            agent,
+            turn_limit: options.turn_limit,
             home,
             profile: options.profile,
             host,
@@ -86,6 +97,14 @@ impl Settings {
             orphan_grace: seconds(&text, "HERMES_ORPHAN_GRACE", 600.0)?,
         })
     }
+}
+
+/// As a shell splits words; no shell ever runs it.
+fn split(command: Option<String>) -> Result<Vec<OsString>, ServeError> {
+    let Some(command) = command.filter(|command| !command.trim().is_empty()) else { return Ok(Vec::new()) };
+    let words = shlex::split(&command).filter(|words| !words.is_empty());
+    let words = words.ok_or_else(|| ServeError::Usage(format!("the agent command {command:?} has an open quote")))?;
+    Ok(words.into_iter().map(OsString::from).collect())
 }
 
 fn no_home() -> ServeError {

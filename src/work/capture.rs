@@ -35,7 +35,12 @@ impl Capture {
 
     /// What was written, with a mark where it was cut; bytes that are no UTF-8 are replaced.
     pub async fn finish(mut self) -> String {
-        if timeout(LAST_WORDS, &mut self.reader).await.is_err() {
+        self.settled().await
+    }
+
+    /// What was written by now, once the writer has ended; whoever shares the pipe may still write, and is not heard.
+    pub async fn settled(&mut self) -> String {
+        if !self.reader.is_finished() && timeout(LAST_WORDS, &mut self.reader).await.is_err() {
             self.reader.abort();
         }
         let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));

@@ -61,7 +61,9 @@ impl Run {
         // If the pid is somebody else's now, nobody of our group is left: a group bears its number as long as it lives.
         let ours = leader.is_none() || leader.as_deref() == Some(self.start_marker.as_str());
         let own = i32::try_from(self.pid).unwrap_or(0);
-        let mark = [format!("HERMES_CRON_JOB_ID={}", self.id), format!("HERMES_HOME={}", home.display())];
+        let home = format!("HERMES_HOME={}", home.display());
+        let marks =
+            ["HERMES_CRON_JOB_ID", "HERMES_SESSION_ID"].map(|name| [format!("{name}={}", self.id), home.clone()]);
         let belongs = |process: &Process| {
             let by_number = match self.kind.as_str() {
                 // A record of a result names no process any more.
@@ -69,7 +71,7 @@ impl Run {
                 STRAY => process.pid == self.pid,
                 _ => process.group == own || process.session == own,
             };
-            !process.zombie && ((ours && by_number) || group::bears(process.pid, &mark))
+            !process.zombie && ((ours && by_number) || marks.iter().any(|mark| group::bears(process.pid, mark)))
         };
         group::processes().filter(belongs).map(|process| process.pid).collect()
     }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::Stop;
+use super::group::Group;
 use super::spawn::Running;
 
 /// Between TERM and KILL of a program that ran out of time.
@@ -36,24 +37,36 @@ pub enum Cut {
 }
 
 /// Waits until the leader has exited and nobody of its group is left.
-pub async fn to_the_end(running: Running, limit: Duration, mut stop: watch::Receiver<Stop>) -> Ended {
+pub async fn to_the_end(running: Running, limit: Duration, stop: watch::Receiver<Stop>) -> Ended {
     let Running { mut child, group, stdout, stderr } = running;
-    // With the sender gone nobody is left to shut us down.
-    let mut abandoned = false;
-    let (mut cut, mut deadline) = (None, Box::pin(sleep(limit)));
-    let mut over = Box::pin(async {
+    let over = async {
         let status = child.wait().await.ok();
         group.gone().await;
         status
-    });
-    let status = loop {
+    };
+    let (status, cut) = until(group, limit, stop, over).await;
+    Ended { status, cut, stdout: stdout.finish().await, stderr: stderr.finish().await }
+}
+
+/// Waits for `over`, and meanwhile tells the group to end: when the limit has passed, or when we are told to stop.
+pub async fn until<T>(
+    group: Group,
+    limit: Duration,
+    mut stop: watch::Receiver<Stop>,
+    over: impl Future<Output = T>,
+) -> (T, Option<Cut>) {
+    // With the sender gone nobody is left to shut us down.
+    let mut abandoned = false;
+    let (mut cut, mut deadline) = (None, Box::pin(sleep(limit)));
+    let mut over = std::pin::pin!(over);
+    loop {
         let stage = *stop.borrow_and_update();
-        if stage > Stop::Run {
+        if stage >= Stop::Term {
             cut.get_or_insert(Cut::Interrupted);
             group.signal(if stage == Stop::Term { Signal::SIGTERM } else { Signal::SIGKILL });
         }
         tokio::select! {
-            status = &mut over => break status,
+            value = &mut over => return (value, cut),
             () = &mut deadline => {
                 let signal = if cut.replace(Cut::TimedOut).is_none() { Signal::SIGTERM } else { Signal::SIGKILL };
                 group.signal(signal);
@@ -61,7 +74,5 @@ pub async fn to_the_end(running: Running, limit: Duration, mut stop: watch::Rece
             }
             changed = stop.changed(), if !abandoned => abandoned = changed.is_err(),
         }
-    };
-    drop(over);
-    Ended { status, cut, stdout: stdout.finish().await, stderr: stderr.finish().await }
+    }
 }

@@ -14,3 +14,4 @@ mod retire_faults;
 mod seed_live;
 mod startup;
 mod support;
+mod turns;

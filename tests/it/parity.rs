@@ -112,6 +112,14 @@ fn every_verb_says_the_same_over_both_doors() {
     let bad = both.retire(prepare(""), json!({"action": "prepare", "request_id": ""}));
     assert!(bad["detail"].as_str().unwrap().contains("request_id"));
 
+    both.same(Request::Sessions, "/api/sessions", None);
+    both.same(Request::Turn { turn: 1, wait: false }, "/api/turns/1", None);
+    both.same(Request::Log { session: "s".into(), after: 0, limit: 50 }, "/api/sessions/s", None);
+    both.same(Request::Interrupt { session: "s".into() }, "/api/sessions/s/interrupt", Some(json!({})));
+    let submit = Request::Submit { session: "s".into(), prompt: "p".into() };
+    both.same(submit, "/api/sessions/s/prompts", Some(json!({"prompt": "p"})));
+    let delegate = Request::Delegate { session: "s".into(), prompt: "p".into(), detached: false };
+    both.same(delegate, "/api/sessions/s/delegations", Some(json!({"prompt": "p"})));
     both.same(Request::Questions, "/api/prompts", None);
     let unknown = Request::Answer { id: "srq-x".into(), answer: None };
     both.same(unknown, "/api/prompts/srq-x", Some(json!({"decline": true})));

@@ -46,6 +46,22 @@ pub(super) fn parse(route: Route, path: &str, query: Option<&str>, body: &[u8]) 
             let why = field("why")?.ok_or_else(|| invalid("why is required: what the backend is held for"))?;
             Ok(Request::Hold { who: field("who")?.unwrap_or_else(|| "http".to_owned()), why })
         }
+        "/api/sessions" => Ok(Request::Sessions),
+        "/api/sessions/{id}" => {
+            let limit = number(query, "limit")?.map_or(50, |limit| u32::try_from(limit).unwrap_or(u32::MAX));
+            Ok(Request::Log { session: id(), after: number(query, "after")?.unwrap_or(0), limit })
+        }
+        "/api/sessions/{id}/prompts" => Ok(Request::Submit { session: id(), prompt: prompt(&json(body)?)? }),
+        "/api/sessions/{id}/interrupt" => Ok(Request::Interrupt { session: id() }),
+        "/api/sessions/{id}/delegations" => {
+            let body = json(body)?;
+            let detached = optional(&body, "detached", Value::as_bool, "true or false")?.unwrap_or(false);
+            Ok(Request::Delegate { session: id(), prompt: prompt(&body)?, detached })
+        }
+        "/api/turns/{id}" => {
+            let turn = id().parse().map_err(|_| invalid("a turn is a whole number"))?;
+            Ok(Request::Turn { turn, wait: number(query, "wait")?.unwrap_or(0) > 0 })
+        }
         "/api/prompts" => Ok(Request::Questions),
         "/api/prompts/{id}" => {
             let body = json(body)?;
@@ -84,6 +100,11 @@ fn retirement(body: &[u8]) -> Result<Request, Fault> {
 
 fn json(body: &[u8]) -> Result<Value, Fault> {
     serde_json::from_slice(body).map_err(|_| invalid(JSON_REQUIRED))
+}
+
+fn prompt(body: &Value) -> Result<String, Fault> {
+    let prompt = optional(body, "prompt", |value| value.as_str().map(str::to_owned), "a string")?;
+    prompt.ok_or_else(|| invalid("prompt is required"))
 }
 
 fn permit(body: &Value) -> Result<Permit, Fault> {
@@ -148,7 +169,7 @@ mod tests {
         for verb in VERBS.iter().filter(|verb| verb.http.is_some()) {
             let route = verb.http.unwrap();
             let body = format!(r#"{{"action":"{}","token":"t","why":"w","answer":"a","prompt":"p"}}"#, verb.name);
-            let path = route.path.replace("{id}", "x");
+            let path = route.path.replace("{id}", "7");
             let request = parse(route, &path, None, body.as_bytes()).unwrap();
             assert_eq!(request.verb().name, verb.name);
             assert!(find(route.method, &path).is_ok());

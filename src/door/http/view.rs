@@ -5,7 +5,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
 use super::status;
-use crate::protocol::{Event, Fault, FaultKind, LedgerReport, Refusal, Reply};
+use crate::protocol::{Event, Fault, FaultKind, LedgerReport, Refusal, Reply, TurnReport};
 use crate::verdict::VerdictView;
 
 /// Status and body of a reply.
@@ -39,10 +39,39 @@ pub fn reply(reply: &Reply, generation: &str) -> (StatusCode, String) {
             format!(r#"{{"ok":true,"prompts":{}}}"#, json!(each.collect::<Vec<_>>()))
         }
         Reply::ProcessReleased { command } => format!(r#"{{"ok":true,"command":{}}}"#, json!(command)),
+        Reply::Submitted { turn, ahead } => format!(r#"{{"ok":true,"turn":{turn},"ahead":{ahead}}}"#),
+        Reply::Interrupting { turn } => format!(r#"{{"ok":true,"turn":{turn}}}"#),
+        Reply::Turn(report) => json!({"ok": true, "turn": turn(report)}).to_string(),
+        Reply::Log(turns) => json!({"ok": true, "turns": turns.iter().map(turn).collect::<Vec<_>>()}).to_string(),
+        Reply::Sessions(sessions) => {
+            let each = sessions.iter().map(|session| {
+                json!({
+                    "session": session.session,
+                    "running": session.running,
+                    "queued": session.queued,
+                    "last": session.last,
+                })
+            });
+            json!({"ok": true, "sessions": each.collect::<Vec<_>>()}).to_string()
+        }
         Reply::Answered => r#"{"ok":true}"#.to_owned(),
         Reply::Welcome(_) | Reply::Event(_) | Reply::Adopted => r#"{"ok":true}"#.to_owned(),
     };
     (StatusCode::OK, body)
+}
+
+fn turn(turn: &TurnReport) -> serde_json::Value {
+    json!({
+        "turn": turn.turn,
+        "session": turn.session,
+        "state": turn.state.name(),
+        "prompt": turn.prompt,
+        "reply": turn.reply,
+        "error": turn.error,
+        "queued_at": turn.queued_at,
+        "started_at": turn.started_at,
+        "ended_at": turn.ended_at,
+    })
 }
 
 /// One event of a stream as the text of its `data:` line.

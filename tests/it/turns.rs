@@ -1,0 +1,231 @@
+//! Turns of a real agent: a program that reads its prompt and does what the first word says.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Child, Home, Opts, SOON, TOKEN, curl, gone, hermesctl, kill_pid, wait_until};
+
+/// `say X`, `fail X`, `wait FILE` (until the file is there), `linger` (answers, and leaves a member of its group behind),
+/// `ask Q`, `delegate P`, `hang`.
+const AGENT: &str = r#"
+read -r verb rest
+echo "$HERMES_TURN_ID $verb $rest" >> "$HERMES_HOME/agent.log"
+case "$verb" in
+say) echo "you said $rest" ;;
+fail) echo "went wrong: $rest" >&2; exit 3 ;;
+wait) echo $$ > "$HERMES_HOME/agent.pid"; while [ ! -e "$HERMES_HOME/$rest" ]; do sleep 0.02; done; echo waited ;;
+linger) (while [ ! -e "$HERMES_HOME/$rest" ]; do sleep 0.02; done) >/dev/null 2>&1 & echo answered ;;
+ask) "$CTL" ask --socket "$HERMES_CONTROL_SOCKET" "$rest" ;;
+delegate) "$CTL" delegate "say $rest" ;;
+delegate-long) "$CTL" delegate --detach "wait $rest"; echo started ;;
+hang) trap '' TERM; echo $$ > "$HERMES_HOME/agent.pid"; sleep 300 & wait; sleep 300 ;;
+esac
+"#;
+
+fn opts(home: &Home) -> Opts {
+    let agent = home.root().join("agent.sh");
+    fs::write(&agent, AGENT).unwrap();
+    Opts::desktop()
+        .env("HERMES_AGENT_COMMAND", format!("bash '{}'", agent.display()))
+        .env("CTL", env!("CARGO_BIN_EXE_hermesctl"))
+}
+
+fn submit(home: &Home, session: &str, prompt: &str) -> u64 {
+    let out = hermesctl(home, &["submit", session, prompt, "--json"]);
+    assert_eq!(out.code, 0, "{out:?}");
+    out.json()["turn"].as_u64().unwrap()
+}
+
+fn log(home: &Home, session: &str) -> Vec<Value> {
+    let out = hermesctl(home, &["log", session, "--json"]);
+    out.json()["turns"].as_array().unwrap().clone()
+}
+
+fn states(home: &Home, session: &str) -> Vec<String> {
+    log(home, session).iter().map(|turn| turn["state"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_turn_answers_and_a_failed_one_says_why() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    assert!(!home.file("control.db").exists(), "an idle child opens no journal");
+    let done = hermesctl(&home, &["submit", "s", "say hello", "--wait"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "you said hello\n"));
+    let failed = hermesctl(&home, &["submit", "s", "fail this", "--wait"]);
+    assert!(failed.code == 1 && failed.stderr.contains("went wrong: this"), "{failed:?}");
+    child.wait_idle();
+    assert_eq!(states(&home, "s"), ["done", "failed"]);
+    assert_eq!(crate::support::mode(&home.file("control.db")), 0o600);
+}
+
+#[test]
+fn queued_prompts_keep_a_session_busy_and_run_one_after_the_other() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    submit(&home, "s", "wait go");
+    let ahead: Vec<u64> = (0..3)
+        .map(|n| hermesctl(&home, &["submit", "s", &format!("say {n}"), "--json"]).json()["ahead"].as_u64().unwrap())
+        .collect();
+    assert_eq!(ahead, [1, 2, 3]);
+    child.wait_busy("session:s");
+    let ledger = hermesctl(&home, &["ledger", "--json"]).json();
+    let whys: Vec<&str> = ledger["entries"].as_array().unwrap().iter().map(|e| e["why"].as_str().unwrap()).collect();
+    assert_eq!(whys, ["turn running", "prompt queued", "prompt queued", "prompt queued"]);
+    let seen = hermesctl(&home, &["idle", "--json"]).json();
+    assert_eq!((&seen["reason"], &seen["detail"]), (&json!("turn_in_flight"), &json!("session:s")));
+    home.touch("go");
+    child.wait_idle();
+    assert_eq!(states(&home, "s"), ["done"; 4]);
+    let said: Vec<String> = home.read("agent.log").lines().map(|line| line[2..].to_owned()).collect();
+    assert_eq!(said, ["wait go", "say 0", "say 1", "say 2"]);
+}
+
+#[test]
+fn a_session_unwinds_until_its_group_is_gone() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    let done = hermesctl(&home, &["submit", "s", "linger go", "--wait"]);
+    assert_eq!(done.stdout, "answered\n", "the reply does not wait for what lingers");
+    child.holds("its group lives", 20, |verdict| verdict["detail"] == "session:s");
+    assert_eq!(hermesctl(&home, &["ledger", "--json"]).json()["entries"][0]["why"], "unwinding");
+    home.touch("go");
+    child.wait_idle();
+}
+
+#[test]
+fn a_turn_is_interrupted_and_one_that_ignores_it_is_killed() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    for prompt in ["wait never", "hang"] {
+        let _ = fs::remove_file(home.file("agent.pid"));
+        submit(&home, "s", prompt);
+        let agent = home.pid_in("agent.pid");
+        assert_eq!(hermesctl(&home, &["interrupt", "s"]).code, 0);
+        child.wait_idle();
+        assert!(gone(agent), "{prompt}");
+    }
+    assert_eq!(states(&home, "s"), ["interrupted", "interrupted"]);
+    assert_eq!(hermesctl(&home, &["interrupt", "s"]).code, 1);
+}
+
+#[test]
+fn an_agent_asks_a_person_and_delegates() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    let turn = submit(&home, "s", "ask What now?");
+    let mut id = String::new();
+    wait_until("the agent to ask", SOON, || {
+        let prompts = hermesctl(&home, &["prompts", "--json"]).json();
+        id = prompts["prompts"][0]["id"].as_str().unwrap_or_default().to_owned();
+        !id.is_empty()
+    });
+    assert_eq!(hermesctl(&home, &["answer", &id, "this"]).code, 0);
+    let header = format!("X-Hermes-Session-Token: {TOKEN}");
+    let ended = curl(&child, &format!("/api/turns/{turn}?wait=1"), &["-H", &header]).json();
+    assert_eq!((&ended["turn"]["state"], &ended["turn"]["reply"]), (&json!("done"), &json!("this")));
+    let delegated = hermesctl(&home, &["submit", "s", "delegate it", "--wait"]);
+    assert_eq!((delegated.code, delegated.stdout.as_str()), (0, "you said it\n"));
+    assert_eq!(hermesctl(&home, &["submit", "s", "delegate-long go", "--wait"]).code, 0);
+    child.wait_busy("delegation");
+    home.touch("go");
+    child.wait_idle();
+}
+
+#[test]
+fn accepted_prompts_survive_a_kill_and_a_begun_turn_is_not_run_twice() {
+    let home = Home::new();
+    let mut child = Child::spawn(&home, &opts(&home));
+    submit(&home, "s", "wait go");
+    let agent = home.pid_in("agent.pid");
+    submit(&home, "s", "say later");
+    submit(&home, "other", "wait go");
+    child.kill_hard();
+    let mut next = Child::spawn(&home, &opts(&home));
+    assert_eq!(next.verdict()["idle"], false, "a continuation is in the ledger before READY");
+    // The agent outlived its backend: its session waits for it.
+    next.wait_verdict("the survivor to be seen", |verdict| {
+        verdict["detail"].as_str().is_some_and(|d| d.contains("session"))
+    });
+    kill_pid(agent);
+    home.touch("go");
+    next.wait_idle();
+    assert_eq!(states(&home, "s"), ["interrupted", "done"]);
+    assert!(states(&home, "other").iter().all(|state| state == "interrupted" || state == "done"));
+    assert_eq!(next.terminate().code(), Some(0));
+    let begun = home.read("agent.log");
+    let mut turns: Vec<&str> = begun.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let all = turns.len();
+    turns.dedup();
+    assert_eq!(turns.len(), all, "a turn was run twice: {begun}");
+}
+
+#[test]
+fn every_acknowledged_prompt_ends_exactly_once_however_often_the_child_is_killed() {
+    let home = Home::new();
+    let options = opts(&home);
+    let mut child = Child::spawn(&home, &options);
+    let mut accepted = Vec::new();
+    for round in 0..20_u64 {
+        for n in 0..2 {
+            let out = hermesctl(&home, &["submit", &format!("s{}", round % 3), &format!("say {round}.{n}"), "--json"]);
+            if out.code == 0 {
+                accepted.push(out.json()["turn"].as_u64().unwrap());
+            }
+        }
+        // At a point that differs from round to round, by what the clock happens to say.
+        std::thread::sleep(Duration::from_micros(700 * (round * 7 % 13)));
+        child.kill_hard();
+        child = Child::spawn(&home, &options);
+    }
+    child.wait_idle();
+    assert!(accepted.len() >= 40, "every submit was acknowledged");
+    let header = format!("X-Hermes-Session-Token: {TOKEN}");
+    for turn in &accepted {
+        let report = curl(&child, &format!("/api/turns/{turn}"), &["-H", &header]).json();
+        let state = report["turn"]["state"].as_str().unwrap();
+        assert!(["done", "failed", "interrupted"].contains(&state), "{report}");
+    }
+    let begun = home.read("agent.log");
+    let mut turns: Vec<u64> = begun.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
+    let all = turns.len();
+    turns.sort_unstable();
+    turns.dedup();
+    assert_eq!(turns.len(), all, "a turn was run twice");
+}
+
+#[test]
+fn a_prompt_that_cannot_be_kept_is_refused() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    for (session, prompt, code) in [("a/b", "say x", 2), ("s", " ", 2), ("..", "say x", 2)] {
+        assert_eq!(hermesctl(&home, &["submit", session, prompt]).code, code, "{session} {prompt}");
+    }
+    fs::create_dir(home.file("control.db")).unwrap();
+    let refused = hermesctl(&home, &["submit", "s", "say x"]);
+    assert!(refused.code == 3 && refused.stderr.contains("control.db"), "{refused:?}");
+    child.wait_idle();
+
+    let bare = Home::new();
+    let _child = Child::spawn(&bare, &Opts::desktop());
+    let refused = hermesctl(&bare, &["submit", "s", "say x"]);
+    assert!(refused.code == 3 && refused.stderr.contains("--agent-command"), "{refused:?}");
+}
+
+#[test]
+fn a_signal_interrupts_what_runs_and_keeps_what_waits() {
+    let home = Home::new();
+    let options = opts(&home).env("HERMES_SHUTDOWN_GRACE", "0.1");
+    let mut child = Child::spawn(&home, &options);
+    submit(&home, "s", "wait never");
+    home.pid_in("agent.pid");
+    submit(&home, "s", "say later");
+    child.signal(Signal::SIGTERM);
+    assert_eq!(child.wait_exit(SOON).code(), Some(0));
+    let next = Child::spawn(&home, &options);
+    next.wait_idle();
+    assert_eq!(states(&home, "s"), ["interrupted", "done"]);
+}
