@@ -32,9 +32,10 @@ use crate::proof::Proof;
 use crate::secret::random_hex;
 use crate::verdict::Verdict;
 use crate::work::Stop;
+use crate::work::agent::Agent;
 use crate::work::question::Questions;
 use crate::work::strays::Strays;
-use crate::work::turn::{Agent, Turns};
+use crate::work::turn::Turns;
 use doorway::Doorway;
 use settings::Settings;
 
@@ -123,7 +124,15 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     });
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
     let report = Arc::clone(&backend.ticker);
-    let ticker = Ticker::start(&settings.home, settings.desktop, ledgers, report, stop.subscribe(), strays.clone());
+    let ticker = Ticker::start(
+        &settings.home,
+        settings.desktop,
+        ledgers,
+        report,
+        stop.subscribe(),
+        strays.clone(),
+        backend.turns.clone(),
+    );
     backend.turns.recover().await;
     ticker.first_scan().await;
 

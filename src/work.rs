@@ -1,6 +1,7 @@
 //! Work that other programs do for a child: spawned behind a gate, supervised as a whole process group, and on record
 //! before it begins, so that a child that dies leaves no work that nobody knows of.
 
+pub mod agent;
 pub mod capture;
 pub mod group;
 pub mod journal;

@@ -16,11 +16,13 @@ use super::script::Script;
 use super::store::{Store, StoreError};
 use crate::clock::Clock;
 use crate::ledger::Guard;
+use crate::protocol::TurnState;
 use crate::work::Stop;
 use crate::work::record::{Ending, Record, Run};
 use crate::work::spawn::{self, Program, Running};
 use crate::work::strays::{Leader, Strays};
 use crate::work::supervise::{self, Cut, Ended};
+use crate::work::turn::Turns;
 
 /// What a job that was ended by a shutdown is recorded with.
 pub const INTERRUPTED: &str = "Interrupted by shutdown before terminal completion.";
@@ -54,6 +56,8 @@ pub struct Runner {
     pub stop: watch::Receiver<Stop>,
     /// Where processes go that outlive a run.
     pub strays: Strays,
+    /// What runs the jobs that need an agent.
+    pub turns: Turns,
 }
 
 /// What a run came to, before it is written down.
@@ -90,6 +94,9 @@ impl Runner {
             _ = stop.wait_for(|stop| *stop > Stop::Run) => return (interrupted(), Some(record)),
         };
         guard.set_why(&format!("running {}", job.name));
+        if !job.no_agent {
+            return self.ask_the_agent(job, record, guard, started).await;
+        }
         let (started, record) = self.start(job, record, started).await;
         match started {
             Ok((running, leader)) => {
@@ -101,6 +108,52 @@ impl Runner {
                 (self.judge(job, ended), record)
             }
             Err(error) => (failed(error, None), record),
+        }
+    }
+
+    /// A job that needs an agent is a turn of a fresh session of its own; that keeps a record of the agent's process.
+    async fn ask_the_agent(
+        &self,
+        job: &Claimed,
+        mut record: Record,
+        guard: &Guard,
+        started: Timestamp,
+    ) -> (Result, Option<Record>) {
+        let run = self.run_of(job, 0, String::new(), started);
+        let Ok((written, record)) = spawn_blocking(move || (record.write(&run), record)).await else {
+            return (failed("The run cannot be put on record, so it was not started".to_owned(), None), None);
+        };
+        if let Err(error) = written {
+            return (
+                failed(format!("The run cannot be put on record, so it was not started: {error}"), None),
+                Some(record),
+            );
+        }
+        let session = format!("cron_{}_{}", job.id, started.to_zoned(self.zone.clone()).strftime("%Y%m%d_%H%M%S"));
+        let ended = self.turns.run_under(&session, job.prompt.clone().unwrap_or_default(), guard).await;
+        let result = match ended {
+            Ok(turn) if turn.state == TurnState::Interrupted => interrupted(),
+            Ok(turn) if turn.state == TurnState::Done => match turn.reply {
+                Some(reply) => {
+                    Result { status: "ok", error: None, exit_code: Some(0), shown: output::Verdict::Printed(reply) }
+                }
+                None => failed("Agent completed but produced empty response".to_owned(), Some(0)),
+            },
+            Ok(turn) => failed(turn.error.unwrap_or_else(|| "the agent failed".to_owned()), None),
+            Err(fault) => failed(format!("This job needs an agent: {fault}"), None),
+        };
+        (result, Some(record))
+    }
+
+    fn run_of(&self, job: &Claimed, pid: u32, start_marker: String, started: Timestamp) -> Run {
+        Run {
+            kind: "cron".to_owned(),
+            id: job.id.clone(),
+            pid,
+            start_marker,
+            scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
+            started_at: iso(started, &self.zone),
+            result: None,
         }
     }
 
@@ -118,15 +171,7 @@ impl Runner {
             Err(error) => return (Err(error), Some(record)),
         };
         let leader = self.strays.lead(gated.pid);
-        let run = Run {
-            kind: "cron".to_owned(),
-            id: job.id.clone(),
-            pid: gated.pid,
-            start_marker: gated.start_marker.clone(),
-            scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
-            started_at: iso(started, &self.zone),
-            result: None,
-        };
+        let run = self.run_of(job, gated.pid, gated.start_marker.clone(), started);
         let Ok((written, record)) = spawn_blocking(move || (record.write(&run), record)).await else {
             return (Err("The run cannot be put on record, so it was not started".to_owned()), None);
         };
@@ -139,11 +184,6 @@ impl Runner {
     }
 
     fn program(&self, job: &Claimed) -> std::result::Result<Program, String> {
-        if !job.no_agent {
-            return Err("This job needs an agent, and this backend has none: set no_agent with a script, or run it \
-                        where an agent command is configured."
-                .to_owned());
-        }
         let script = Script {
             job_id: &job.id,
             path: job.script.as_deref().unwrap_or_default(),
@@ -182,24 +222,15 @@ impl Runner {
         ended: Timestamp,
         record: Option<Record>,
     ) {
-        let run = Run {
-            kind: "cron".to_owned(),
-            id: job.id.clone(),
-            pid: 0,
-            start_marker: String::new(),
-            scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
-            started_at: iso(started, &self.zone),
-            result: Some(Ending {
-                status: result.status.to_owned(),
-                error: result.error.clone(),
-                ended_at: iso(ended, &self.zone),
-            }),
-        };
+        let ending =
+            Ending { status: result.status.to_owned(), error: result.error.clone(), ended_at: iso(ended, &self.zone) };
+        let run = Run { result: Some(ending), ..self.run_of(job, 0, String::new(), started) };
         let mut record = record;
         if let Some(Err(error)) = record.as_mut().map(|record| record.write(&run)) {
             tracing::warn!(job = job.id, %error, "a run's result cannot be put on record");
         }
-        let head = Head { id: &job.id, name: &job.name, mode: "no_agent (script)", at: ended };
+        let mode = if job.no_agent { "no_agent (script)" } else { "agent" };
+        let head = Head { id: &job.id, name: &job.name, mode, at: ended };
         self.insist("output", &job.id, || output::write(&self.home.join("cron"), &head, &self.zone, &result.shown));
         let stored = self.insist("result", &job.id, || self.finish(&run));
         self.remember(&run, result.exit_code);

@@ -31,6 +31,7 @@ use crate::work::Stop;
 use crate::work::record::{Record, Runs};
 use crate::work::strays::Strays;
 use crate::work::survivors::Survivors;
+use crate::work::turn::Turns;
 
 /// READY waits for the first scan so long and no longer.
 const FIRST_SCAN: Duration = Duration::from_secs(1);
@@ -59,11 +60,12 @@ impl Ticker {
         report: Arc<Mutex<TickerReport>>,
         stop: watch::Receiver<Stop>,
         strays: Strays,
+        turns: Turns,
     ) -> Self {
         let (done, first) = oneshot::channel();
         let home = home.to_owned();
         let task = tokio::spawn(async move {
-            let ticking = Ticking::new(home, ledgers, report, stop, strays);
+            let ticking = Ticking::new(home, ledgers, report, stop, strays, turns);
             match enabled {
                 true => ticking.tick(done).await,
                 false => ticking.survivors.enter(&ticking.ledgers, &ticking.runner).await,
@@ -116,6 +118,7 @@ impl Ticking {
         report: Arc<Mutex<TickerReport>>,
         stop: watch::Receiver<Stop>,
         strays: Strays,
+        turns: Turns,
     ) -> Self {
         let clock = ledgers.clock().clone();
         let (zone, warning) = configured_zone(&home, std::env::var("HERMES_TIMEZONE").ok().as_deref());
@@ -134,6 +137,7 @@ impl Ticking {
             limit: Duration::from_secs(limit),
             stop,
             strays,
+            turns,
             home: home.clone(),
         };
         let ended = Arc::new(Notify::new());

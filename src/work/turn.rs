@@ -7,8 +7,6 @@
 //! 5. After a crash, what ran is interrupted and what waited runs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,14 +16,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::Stop;
+use super::agent::Agent;
 use super::journal::{Journal, JournalError, Waiting};
 use super::record::{Record, Run, Runs};
-use super::spawn::{self, Program};
+use super::spawn;
 use super::strays::{Leader, Strays};
 use super::supervise::{Cut, until};
 use crate::cron::job::is_plain;
 use crate::cron::schedule::iso;
-use crate::cron::script::{environment, on_path};
 use crate::fence::Admission;
 use crate::ledger::{Guard, Ledgers};
 use crate::protocol::{Fault, FaultKind, LedgerKind, Reply, SessionReport, TurnReport, TurnState};
@@ -51,19 +49,6 @@ const LOST: &str = "Interrupted: the backend died while this turn was under way;
 
 /// What a turn is recorded with that was told to end.
 const INTERRUPTED: &str = "Interrupted before the agent had answered.";
-
-/// How the agent is run.
-#[derive(Debug, Clone, Default)]
-pub struct Agent {
-    /// The command, split; empty if there is none.
-    pub command: Vec<OsString>,
-    /// The longest that a turn may take.
-    pub limit: Option<Duration>,
-    /// The home that it works for.
-    pub home: PathBuf,
-    /// The control socket, so that it can ask and hold. The token is in the record beside it, which only we can read.
-    pub socket: PathBuf,
-}
 
 /// The turns of a child. Clones are handles to the same ones.
 #[derive(Clone)]
@@ -225,6 +210,25 @@ impl Turns {
         accepted.await.unwrap_or_else(|error| Err(Fault::new(FaultKind::Unavailable, error.to_string())))
     }
 
+    /// Runs one prompt in a session of its own and waits for its end, as work of whoever holds `under`.
+    ///
+    /// # Errors
+    /// It was not accepted, or its end cannot be read.
+    pub async fn run_under(&self, session: &str, prompt: String, under: &Guard) -> Result<TurnReport, Fault> {
+        self.check(session, &prompt)?;
+        let gone = || Fault::new(FaultKind::Unavailable, "the work that this belongs to is over");
+        let admission = under.admit().ok_or_else(gone)?;
+        let guard = self.shared.ledgers.enter(&admission, LedgerKind::Session, session, "prompt queued");
+        drop(admission);
+        let (at, name, text) = (self.now(), session.to_owned(), prompt.clone());
+        let turn = self.journal(move |journal| journal.accept(&name, &text, &at)).await?;
+        let stop = watch::Sender::new(Stop::Run);
+        let ladder = tokio::spawn(end_with(self.shared.stop.clone(), stop.clone()));
+        self.run(session, Queued { turn, prompt, guard }, stop).await;
+        ladder.abort();
+        self.turn(turn, false).await
+    }
+
     fn check(&self, session: &str, prompt: &str) -> Result<(), Fault> {
         let invalid = |message: String| Err(Fault::new(FaultKind::Invalid, message));
         if self.shared.agent.command.is_empty() {
@@ -283,9 +287,11 @@ impl Turns {
     /// One turn from begin to end. The guard goes last.
     async fn run(&self, name: &str, queued: Queued, stop: watch::Sender<Stop>) {
         let Queued { turn, prompt, guard } = queued;
-        guard.set_why("turn running");
         let ended = match self.start(name, turn, &prompt).await {
-            Ok(started) => self.see_to_its_end(turn, started, &guard, stop.subscribe()).await,
+            Ok(started) => {
+                guard.set_why("turn running");
+                self.see_to_its_end(turn, started, &guard, stop.subscribe()).await
+            }
             Err(error) => {
                 self.end(turn, TurnState::Failed, None, Some(error)).await;
                 None
@@ -299,7 +305,7 @@ impl Turns {
     }
 
     async fn start(&self, name: &str, turn: u64, prompt: &str) -> Result<Started, String> {
-        let program = self.program(name, turn)?;
+        let program = self.shared.agent.program(name, turn)?;
         let mut record = self.reserve(name).await?;
         let at = self.now();
         let begun = at.clone();
@@ -331,21 +337,6 @@ impl Turns {
                 Err(error) => return Err(format!("the turn cannot be put on record: {error}")),
             }
         }
-    }
-
-    fn program(&self, name: &str, turn: u64) -> Result<Program, String> {
-        let agent = &self.shared.agent;
-        let (program, args) = agent.command.split_first().ok_or("there is no agent")?;
-        let path = match program.to_str() {
-            Some(plain) if !plain.contains('/') => on_path(plain).ok_or_else(|| format!("{plain} is not on PATH"))?,
-            _ => PathBuf::from(program),
-        };
-        let mut env = environment(&agent.home, "");
-        env.retain(|(name, _)| name != "HERMES_CRON_JOB_ID");
-        env.push(("HERMES_SESSION_ID".into(), name.into()));
-        env.push(("HERMES_TURN_ID".into(), turn.to_string().into()));
-        env.push(("HERMES_CONTROL_SOCKET".into(), agent.socket.clone().into_os_string()));
-        Ok(Program { path, args: args.to_vec(), folder: agent.home.clone(), env })
     }
 
     async fn see_to_its_end(

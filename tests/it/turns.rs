@@ -150,6 +150,11 @@ fn accepted_prompts_survive_a_kill_and_a_begun_turn_is_not_run_twice() {
     next.wait_verdict("the survivor to be seen", |verdict| {
         verdict["detail"].as_str().is_some_and(|d| d.contains("session"))
     });
+    let ledger = hermesctl(&home, &["ledger", "--json"]).json();
+    let entries = ledger["entries"].as_array().unwrap();
+    let continues = |entry: &&Value| entry["id"] == "s" && entry["why"] == "continuation scheduled";
+    assert_eq!(entries.iter().filter(continues).count(), 1, "{ledger}");
+    assert_eq!(hermesctl(&home, &["idle", "--json"]).json()["idle"], false);
     kill_pid(agent);
     home.touch("go");
     next.wait_idle();
@@ -228,4 +233,58 @@ fn a_signal_interrupts_what_runs_and_keeps_what_waits() {
     let next = Child::spawn(&home, &options);
     next.wait_idle();
     assert_eq!(states(&home, "s"), ["interrupted", "done"]);
+}
+
+#[test]
+fn a_job_that_needs_an_agent_is_a_turn_of_a_session_of_its_own() {
+    let home = Home::new();
+    let mut job = crate::support::due("wish", "");
+    job["no_agent"] = json!(false);
+    job["script"] = Value::Null;
+    job["prompt"] = json!("say good morning");
+    home.write_jobs(&[job]);
+    let child = Child::spawn(&home, &opts(&home));
+    let done = home.wait_status("wish", "ok");
+    assert_eq!(done["last_error"], Value::Null);
+    child.wait_idle();
+    let sessions = hermesctl(&home, &["sessions", "--json"]).json();
+    let session = sessions["sessions"][0]["session"].as_str().unwrap().to_owned();
+    assert!(session.starts_with("cron_wish_"), "{sessions}");
+    assert_eq!(log(&home, &session)[0]["reply"], "you said good morning");
+    let output = crate::support::files_ending(&home.file("cron/output/wish"), ".md");
+    let text = fs::read_to_string(&output[0]).unwrap();
+    assert!(text.contains("**Mode:** agent") && text.ends_with("---\n\nyou said good morning\n"), "{text}");
+}
+
+#[test]
+fn a_delegated_task_ends_with_the_turn_that_asked_for_it() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    submit(&home, "s", "wait go");
+    home.pid_in("agent.pid");
+    let header = format!("X-Hermes-Session-Token: {TOKEN}");
+    let body = ["-H", header.as_str(), "-d", r#"{"prompt":"wait never"}"#];
+    let turn = curl(&child, "/api/sessions/s/delegations", &body).json()["turn"].as_u64().unwrap();
+    wait_until("the task to run", SOON, || home.read("agent.log").contains("wait never"));
+    home.touch("go");
+    child.wait_idle();
+    let ended = curl(&child, &format!("/api/turns/{turn}"), &["-H", &header]).json();
+    assert_eq!(ended["turn"]["state"], "interrupted");
+    assert_eq!(curl(&child, "/api/sessions/s/delegations", &body).status, 409);
+}
+
+#[test]
+fn the_ledger_is_read_a_page_at_a_time() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &Opts::desktop());
+    let mut peer = crate::retire::Peer::connect(&child);
+    for n in 0..5 {
+        peer.hold(&format!("h{n}")).unwrap();
+    }
+    let first = hermesctl(&home, &["ledger", "--json", "--limit", "3"]).json();
+    assert_eq!(first["entries"].as_array().unwrap().len(), 3);
+    let next = first["next"].to_string();
+    let second = hermesctl(&home, &["ledger", "--json", "--limit", "3", "--after", &next]).json();
+    assert_eq!((second["entries"].as_array().unwrap().len(), &second["next"]), (2, &Value::Null));
+    assert!(hermesctl(&home, &["ledger", "--limit", "3"]).stdout.contains(&format!("--after {next}")));
 }
