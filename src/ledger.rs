@@ -3,6 +3,7 @@
 //! Every kind of work has a table of its own, so that one that cannot be read hides no other. Reading what a verdict needs
 //! costs the same whether a table holds one entry or a hundred thousand: a detail names at most [`MAX_NAMED`] holders.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +43,8 @@ struct Table {
     entries: BTreeMap<u64, Entry>,
     /// The ids in order, each with how many entries bear it, so that naming the first few needs no sorting.
     names: BTreeMap<Arc<str>, usize>,
+    /// Who holds it, put into words once a change and not once a question.
+    told: OnceCell<Option<String>>,
 }
 
 struct Entry {
@@ -89,6 +92,7 @@ impl Ledgers {
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { id: id.into(), why: why.into(), since: self.shared.clock.now() };
         self.shared.with(kind, |table| {
+            table.told.take();
             *table.names.entry(Arc::clone(&entry.id)).or_default() += 1;
             table.entries.insert(number, entry);
         });
@@ -100,7 +104,7 @@ impl Ledgers {
     /// # Errors
     /// The ledger cannot be read.
     pub fn detail(&self, kind: LedgerKind) -> Result<Option<String>, Unreadable> {
-        self.shared.read(kind, |table| table.detail(kind))
+        self.shared.read(kind, |table| table.told.get_or_init(|| table.detail(kind)).clone())
     }
 
     /// How many entries a ledger holds.
@@ -274,6 +278,7 @@ impl std::fmt::Debug for Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.shared.with(self.kind, |table| {
+            table.told.take();
             let Some(entry) = table.entries.remove(&self.number) else { return };
             if let Some(count) = table.names.get_mut(&entry.id) {
                 *count -= 1;

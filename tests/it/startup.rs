@@ -419,3 +419,34 @@ fn the_death_of_a_parent_that_was_not_named_changes_nothing() {
         assert_eq!(hermesctl(&home, &["idle"]).code, 0);
     }
 }
+
+#[test]
+fn a_busy_orphan_is_adopted_by_a_new_owner_and_works_on() {
+    use hermes::client::ClientError;
+    use hermes::protocol::{FaultKind, Reply, Request};
+
+    let home = home_with_waiting_job("last-work");
+    let mut orphan = Orphan::spawn(&home, &[]);
+    home.pid_in("pid");
+    let socket = home.sockets()[0].clone();
+    let adopt = |pid: u32, marker: &str| Request::Adopt { pid, start_marker: marker.to_owned() };
+    let (own, marker) = (std::process::id(), crate::support::start_marker(std::process::id()));
+    let mut peer = crate::retire::Peer::try_connect(&socket).unwrap();
+    let kind = |answer: Result<Reply, ClientError>| match answer {
+        Err(ClientError::Fault(fault)) => fault.kind,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(kind(peer.call(adopt(own, &marker))), FaultKind::Conflict, "its owner lives");
+    orphan.bereave();
+    wait_until("admission to close", SOON, || peer.hold("probe").is_err());
+    assert_eq!(kind(peer.call(adopt(1, &marker))), FaultKind::Forbidden, "not the peer's own pid");
+    assert_eq!(kind(peer.call(adopt(own, "linux:1"))), FaultKind::Invalid);
+    assert_eq!(peer.call(adopt(own, &marker)).unwrap(), Reply::Adopted);
+    let number = peer.hold("new owner").unwrap();
+    home.touch("release");
+    home.wait_status("last-work", "ok");
+    peer.call(Request::Release { number }).unwrap();
+    for _ in 0..20 {
+        assert_eq!(orphan.idle_code(), 0, "it has an owner again, and stays");
+    }
+}
