@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use interprocess::local_socket::GenericFilePath;
 use interprocess::local_socket::tokio::{Stream, prelude::*};
@@ -72,18 +72,48 @@ impl Client {
     }
 
     async fn handshake(path: &Path, token: &Token, deadline: Duration) -> Result<Self, ClientError> {
+        let mut client = Self::open(path, deadline).await?;
+        client.send(&Request::Hello { protocol: PROTOCOL, token: token.clone() }).await?;
+        client.be_welcomed().await?;
+        Ok(client)
+    }
+
+    async fn open(path: &Path, deadline: Duration) -> Result<Self, ClientError> {
         let name = path.to_fs_name::<GenericFilePath>()?;
         let stream = Stream::connect(name).await.map_err(|error| cannot_connect(path, error))?;
         believe(path, &stream)?;
         let frames = Framed::new(stream, codec::frames(MAX_FRAME));
         let welcome = Welcome { protocol: PROTOCOL, version: String::new(), pid: 0, profile: None };
-        let mut client = Self { frames, deadline, welcome, generation: String::new() };
-        client.send(&Request::Hello { protocol: PROTOCOL, token: token.clone() }).await?;
-        match client.receive().await? {
-            Reply::Welcome(welcome) => client.welcome = welcome,
+        Ok(Self { frames, deadline, welcome, generation: String::new() })
+    }
+
+    async fn be_welcomed(&mut self) -> Result<(), ClientError> {
+        match self.receive().await? {
+            Reply::Welcome(welcome) => self.welcome = welcome,
             other => return Err(unexpected(&other)),
         }
-        Ok(client)
+        Ok(())
+    }
+
+    /// Connects, shakes hands and asks, in one round trip.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn ask(
+        path: &Path,
+        token: &Token,
+        request: &Request,
+        deadline: Duration,
+    ) -> Result<(Self, Reply), ClientError> {
+        within(deadline, async {
+            let mut client = Self::open(path, deadline).await?;
+            client.feed(&Request::Hello { protocol: PROTOCOL, token: token.clone() }).await?;
+            client.send(request).await?;
+            client.be_welcomed().await?;
+            let reply = client.receive().await?;
+            Ok((client, reply))
+        })
+        .await
     }
 
     /// Who answered the handshake.
@@ -136,12 +166,15 @@ impl Client {
         }
     }
 
-    async fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+    /// Puts a request behind what is to be sent, without sending it.
+    async fn feed(&mut self, request: &Request) -> Result<(), ClientError> {
         let bytes = codec::encode(request).map_err(|error| ClientError::Garbage(error.to_string()))?;
-        self.frames.send(bytes).await.map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::ShortReply,
-            _ => error.into(),
-        })
+        self.frames.feed(bytes).await.map_err(broken)
+    }
+
+    async fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+        self.feed(request).await?;
+        SinkExt::<Bytes>::flush(&mut self.frames).await.map_err(broken)
     }
 
     async fn receive(&mut self) -> Result<Reply, ClientError> {
@@ -160,6 +193,13 @@ impl Client {
             Reply::Fault(fault) => Err(ClientError::Fault(fault)),
             reply => Ok(reply),
         }
+    }
+}
+
+fn broken(error: io::Error) -> ClientError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::ShortReply,
+        _ => error.into(),
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
 use crate::cron::ticker::Ticker;
-use crate::cron::zone::configured_zone;
+use crate::cron::zone::Zone;
 use crate::door::http;
 use crate::handler::{Backend, Identity};
 use crate::hub::Hub;
@@ -111,9 +111,8 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
         home: settings.home.clone(),
         socket: doorway.socket().to_owned(),
     };
-    let (zone, _) = configured_zone(&settings.home, std::env::var("HERMES_TIMEZONE").ok().as_deref());
     let backend = Arc::new(Backend {
-        turns: Turns::new(agent, ledgers.clone(), strays.clone(), zone, stop.subscribe()),
+        turns: Turns::new(agent, ledgers.clone(), strays.clone(), Zone::of(&settings.home), stop.subscribe()),
         identity,
         hub: Hub::follow(Arc::clone(&proof)),
         proof,

@@ -163,8 +163,8 @@ impl Ask {
         match self.via {
             Via::Http => Ok(peer.server()?.idle().await?),
             Via::Socket => {
-                let mut client = peer.connect().await?;
-                match client.call(&Request::Idle).await? {
+                let (client, reply) = peer.ask(&Request::Idle).await?;
+                match reply {
                     Reply::Verdict(verdict) => Ok((verdict, Some(client.generation().to_owned()))),
                     other => Err(unexpected(&other).into()),
                 }

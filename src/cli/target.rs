@@ -12,6 +12,7 @@ use super::failure::Failure;
 use crate::client::Client;
 use crate::client::http::Server;
 use crate::error::Exit;
+use crate::protocol::{Reply, Request};
 use crate::runtime::{DirError, Endpoint, Found, RuntimeDir};
 use crate::secret::Token;
 
@@ -71,10 +72,21 @@ impl Peer {
     /// # Errors
     /// The child cannot be reached, or does not take the token.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        let socket = self.socket.as_ref().ok_or_else(|| {
+        Ok(Client::connect(self.control_socket()?, &self.token, DEADLINE).await?)
+    }
+
+    /// Connects and asks, in one round trip.
+    ///
+    /// # Errors
+    /// As [`Peer::connect`], and what the answer says.
+    pub async fn ask(&self, request: &Request) -> Result<(Client, Reply), Failure> {
+        Ok(Client::ask(self.control_socket()?, &self.token, request, DEADLINE).await?)
+    }
+
+    fn control_socket(&self) -> Result<&Path, Failure> {
+        self.socket.as_deref().ok_or_else(|| {
             Failure::usage("--url speaks HTTP only: name the child by profile, --pid or --socket for this")
-        })?;
-        Ok(Client::connect(socket, &self.token, DEADLINE).await?)
+        })
     }
 
     /// Speaks HTTP instead.

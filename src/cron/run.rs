@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
@@ -14,6 +13,7 @@ use super::output::{self, Head, Line};
 use super::schedule::{iso, parse_iso};
 use super::script::Script;
 use super::store::{Store, StoreError};
+use super::zone::Zone;
 use crate::clock::Clock;
 use crate::ledger::Guard;
 use crate::protocol::TurnState;
@@ -45,7 +45,7 @@ pub struct Runner {
     /// Its jobs.
     pub store: Store,
     /// The zone that times are written in.
-    pub zone: TimeZone,
+    pub zone: Zone,
     /// Where times come from.
     pub clock: Clock,
     /// So many run at a time; the others wait, and count as running.
@@ -129,7 +129,8 @@ impl Runner {
                 Some(record),
             );
         }
-        let session = format!("cron_{}_{}", job.id, started.to_zoned(self.zone.clone()).strftime("%Y%m%d_%H%M%S"));
+        let session =
+            format!("cron_{}_{}", job.id, started.to_zoned(self.zone.get().clone()).strftime("%Y%m%d_%H%M%S"));
         let ended = self.turns.run_under(&session, job.prompt.clone().unwrap_or_default(), guard).await;
         let result = match ended {
             Ok(turn) if turn.state == TurnState::Interrupted => interrupted(),
@@ -151,8 +152,8 @@ impl Runner {
             id: job.id.clone(),
             pid,
             start_marker,
-            scheduled_for: Some(iso(job.scheduled_for, &self.zone)),
-            started_at: iso(started, &self.zone),
+            scheduled_for: Some(iso(job.scheduled_for, self.zone.get())),
+            started_at: iso(started, self.zone.get()),
             result: None,
         }
     }
@@ -222,8 +223,11 @@ impl Runner {
         ended: Timestamp,
         record: Option<Record>,
     ) {
-        let ending =
-            Ending { status: result.status.to_owned(), error: result.error.clone(), ended_at: iso(ended, &self.zone) };
+        let ending = Ending {
+            status: result.status.to_owned(),
+            error: result.error.clone(),
+            ended_at: iso(ended, self.zone.get()),
+        };
         let run = Run { result: Some(ending), ..self.run_of(job, 0, String::new(), started) };
         let mut record = record;
         if let Some(Err(error)) = record.as_mut().map(|record| record.write(&run)) {
@@ -231,7 +235,9 @@ impl Runner {
         }
         let mode = if job.no_agent { "no_agent (script)" } else { "agent" };
         let head = Head { id: &job.id, name: &job.name, mode, at: ended };
-        self.insist("output", &job.id, || output::write(&self.home.join("cron"), &head, &self.zone, &result.shown));
+        self.insist("output", &job.id, || {
+            output::write(&self.home.join("cron"), &head, self.zone.get(), &result.shown)
+        });
         let stored = self.insist("result", &job.id, || self.finish(&run));
         self.remember(&run, result.exit_code);
         match record {
@@ -262,7 +268,7 @@ impl Runner {
 
     /// Writes the result of a run that is on record into its job; false if that cannot be done now. Blocking.
     pub fn settle(&self, run: &Run) -> bool {
-        let ended_at = iso(self.clock.wall(), &self.zone);
+        let ended_at = iso(self.clock.wall(), self.zone.get());
         let lost = || Ending { status: "interrupted".to_owned(), error: Some(LOST.to_owned()), ended_at };
         let known = run.result.is_some();
         let run = Run { result: Some(run.result.clone().unwrap_or_else(lost)), ..run.clone() };
@@ -285,16 +291,16 @@ impl Runner {
         let head = Head { id, name, mode: "not run", at: self.clock.wall() };
         tracing::warn!(job = id, reason, "a job was retired without a run");
         let shown = output::Verdict::Failed(reason.to_owned());
-        if let Err(error) = output::write(&self.home.join("cron"), &head, &self.zone, &shown) {
+        if let Err(error) = output::write(&self.home.join("cron"), &head, self.zone.get(), &shown) {
             tracing::error!(job = id, %error, "a diagnostic cannot be written");
         }
     }
 
     fn finish(&self, run: &Run) -> std::result::Result<(), StoreError> {
         let Some(ending) = &run.result else { return Ok(()) };
-        let ended_at = parse_iso(&ending.ended_at, &self.zone).unwrap_or_else(|_| self.clock.wall());
+        let ended_at = parse_iso(&ending.ended_at, self.zone.get()).unwrap_or_else(|_| self.clock.wall());
         let outcome = Outcome { status: ending.status.clone(), error: ending.error.clone(), ended_at };
-        self.store.lock(LOCK_WAIT)?.finish(&run.id, &outcome, &self.zone)
+        self.store.lock(LOCK_WAIT)?.finish(&run.id, &outcome, self.zone.get())
     }
 
     fn remember(&self, run: &Run, exit_code: Option<i32>) {

@@ -21,7 +21,7 @@ use super::plan::Plan;
 use super::run::Runner;
 use super::schedule::iso;
 use super::store::{Stamp, Store};
-use super::zone::configured_zone;
+use super::zone::Zone;
 use crate::clock::Clock;
 use crate::fence::Admission;
 use crate::folder_watch::FolderWatch;
@@ -121,17 +121,13 @@ impl Ticking {
         turns: Turns,
     ) -> Self {
         let clock = ledgers.clock().clone();
-        let (zone, warning) = configured_zone(&home, std::env::var("HERMES_TIMEZONE").ok().as_deref());
-        if let Some(warning) = warning {
-            tracing::warn!(warning, "the configured time zone cannot be used");
-        }
         let places = number("HERMES_CRON_MAX_PARALLEL").filter(|places| *places > 0);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let places = places.and_then(|places| usize::try_from(places).ok()).unwrap_or(cores.max(4));
         let limit = number("HERMES_CRON_SCRIPT_TIMEOUT").filter(|limit| *limit > 0).unwrap_or(SCRIPT_LIMIT);
         let runner = Runner {
             store: Store::new(home.join("cron")),
-            zone,
+            zone: Zone::of(&home),
             clock: clock.clone(),
             places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             limit: Duration::from_secs(limit),
@@ -166,8 +162,13 @@ impl Ticking {
 
     /// Looks once, and starts what is due.
     async fn scan(&self) -> Next {
+        if self.runner.store.stamp().is_none() && !self.runner.store.path().is_symlink() {
+            // No file is no jobs: nothing is read, and no thread is started for it.
+            self.tell(&Plan::default());
+            return Next { at: None, stamp: None, held_back: false };
+        }
         let (store, clock, zone) = (self.runner.store.clone(), self.clock.clone(), self.runner.zone.clone());
-        let look = spawn_blocking(move || store.look(clock.wall(), &zone, ALIVE));
+        let look = spawn_blocking(move || store.look(clock.wall(), zone.get(), ALIVE));
         let (plan, stamp) = match look.await {
             Ok(Ok(look)) => (look.plan, look.stamp),
             Ok(Err(error)) => return self.failed(&error.to_string(), None),
@@ -222,7 +223,7 @@ impl Ticking {
         }
         report.running = true;
         report.last_error = Some(error.to_owned());
-        report.next_due = at.map(|at| iso(at, &self.runner.zone));
+        report.next_due = at.map(|at| iso(at, self.runner.zone.get()));
         Next { at, stamp: None, held_back: false }
     }
 
@@ -237,7 +238,7 @@ impl Ticking {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         *report = TickerReport {
             running: true,
-            next_due: soonest.map(|at| iso(at, &self.runner.zone)),
+            next_due: soonest.map(|at| iso(at, self.runner.zone.get())),
             last_error: None,
             bad_jobs: bad,
         };
@@ -311,10 +312,10 @@ fn claim(runner: &Runner, runs: &Runs, due: &[String]) -> Result<Option<Taken>, 
         }
     }
     let lock = runner.store.lock(LOCK_WAIT).map_err(|error| error.to_string())?;
-    let retired = lock.repair(runner.clock.wall(), &runner.zone).map_err(|error| error.to_string())?;
+    let retired = lock.repair(runner.clock.wall(), runner.zone.get()).map_err(|error| error.to_string())?;
     retired.iter().for_each(|(id, name, reason)| runner.diagnose(id, name, reason));
     let ids: Vec<&str> = records.iter().map(|(id, _)| id.as_str()).collect();
-    let mut claimed = lock.claim(&ids, runner.clock.wall(), &runner.zone).map_err(|error| error.to_string())?;
+    let mut claimed = lock.claim(&ids, runner.clock.wall(), runner.zone.get()).map_err(|error| error.to_string())?;
     let mut taken = Taken::new();
     for (id, record) in records {
         match claimed.iter().position(|job| job.id == *id) {

@@ -2,12 +2,39 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use jiff::tz::TimeZone;
 
 /// Only the beginning of a configuration is looked at.
 const MAX_CONFIG: u64 = 64 * 1024;
+
+/// The zone of a home, looked up when a time is first written or read: finding it means reading through the system's
+/// zones, which a child without jobs or turns has no need of.
+#[derive(Debug, Clone)]
+pub struct Zone {
+    home: PathBuf,
+    found: Arc<OnceLock<TimeZone>>,
+}
+
+impl Zone {
+    /// The zone of a home; nothing is looked up.
+    pub fn of(home: &Path) -> Self {
+        Self { home: home.to_owned(), found: Arc::default() }
+    }
+
+    /// The zone.
+    pub fn get(&self) -> &TimeZone {
+        self.found.get_or_init(|| {
+            let (zone, warning) = configured_zone(&self.home, std::env::var("HERMES_TIMEZONE").ok().as_deref());
+            if let Some(warning) = warning {
+                tracing::warn!(warning, "the configured time zone cannot be used");
+            }
+            zone
+        })
+    }
+}
 
 /// The zone, and what is wrong with the configured one if it cannot be used.
 pub fn configured_zone(home: &Path, from_env: Option<&str>) -> (TimeZone, Option<String>) {

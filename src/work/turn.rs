@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -24,6 +23,7 @@ use super::strays::{Leader, Strays};
 use super::supervise::{Cut, until};
 use crate::cron::job::is_plain;
 use crate::cron::schedule::iso;
+use crate::cron::zone::Zone;
 use crate::fence::Admission;
 use crate::ledger::{Guard, Ledgers};
 use crate::protocol::{Fault, FaultKind, LedgerKind, Reply, SessionReport, TurnReport, TurnState};
@@ -62,7 +62,7 @@ struct Shared {
     journal: Journal,
     runs: Runs,
     strays: Strays,
-    zone: TimeZone,
+    zone: Zone,
     stop: watch::Receiver<Stop>,
     sessions: Mutex<BTreeMap<String, Session>>,
     /// Counts endings, for those who wait for one.
@@ -86,7 +86,7 @@ struct Queued {
 
 impl Turns {
     /// No turn yet.
-    pub fn new(agent: Agent, ledgers: Ledgers, strays: Strays, zone: TimeZone, stop: watch::Receiver<Stop>) -> Self {
+    pub fn new(agent: Agent, ledgers: Ledgers, strays: Strays, zone: Zone, stop: watch::Receiver<Stop>) -> Self {
         let (journal, runs) = (Journal::of(&agent.home), Runs::of(&agent.home));
         let shared = Shared {
             agent,
@@ -107,7 +107,7 @@ impl Turns {
     }
 
     fn now(&self) -> String {
-        iso(self.shared.ledgers.clock().wall(), &self.shared.zone)
+        iso(self.shared.ledgers.clock().wall(), self.shared.zone.get())
     }
 
     /// Runs journal work where blocking is allowed.
