@@ -685,3 +685,20 @@ fn a_person_adds_runs_pauses_resumes_and_removes_a_job() {
     assert!(bad.code == 2 && bad.stderr.contains("30m"), "{bad:?}");
     assert_eq!(ctl(&["run", "none"]).code, 4);
 }
+
+#[test]
+fn what_is_no_shell_script_is_run_by_python_or_by_the_jobs_interpreter() {
+    let home = Home::new();
+    home.script("hello.py", "import os\nprint('python', os.environ['HERMES_CRON_JOB_ID'])\n");
+    home.script("words", "#!/bin/false\nprintf 'the job said %s\\n' interpreter\n");
+    let mut chosen = due("chosen", "words");
+    chosen["interpreter"] = json!("/bin/sh");
+    home.write_jobs(&[due("snake", "hello.py"), chosen]);
+    let _child = Child::spawn(&home, &Opts::desktop());
+    for (id, said) in [("snake", "python snake"), ("chosen", "the job said interpreter")] {
+        home.wait_status(id, "ok");
+        let output = crate::support::files_ending(&home.file(&format!("cron/output/{id}")), ".md");
+        let text = fs::read_to_string(&output[0]).unwrap();
+        assert!(text.contains(said), "{text}");
+    }
+}
