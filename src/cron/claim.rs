@@ -207,11 +207,9 @@ fn finished(job: &Job<'_>, outcome: &Outcome, zone: &TimeZone) -> Vec<(&'static 
             keys.push(("last_failure", format!("{{\n        \"at\": {ended},\n        \"detail\": {error}\n      }}")));
         }
     }
-    for key in ["run_claim", "manual_run_at"] {
-        if job.has(key) {
-            keys.push((key, "null".to_owned()));
-        }
-    }
+    // A job that was asked for by hand while it ran is still due by hand.
+    let cleared: &[&'static str] = if job.manual { &["run_claim"] } else { &["run_claim", "manual_run_at"] };
+    keys.extend(cleared.iter().filter(|key| job.has(key)).map(|key| (*key, "null".to_owned())));
     keys.extend(what_next(job, outcome, zone));
     keys
 }
@@ -230,7 +228,7 @@ fn what_next(job: &Job<'_>, outcome: &Outcome, zone: &TimeZone) -> Vec<(&'static
         return keys;
     }
     // Paused or disabled meanwhile: whoever did that has said when it goes on. Interrupted: it stays as it was advanced.
-    if job.runnable && outcome.status != "interrupted" {
+    if job.runnable && outcome.status != "interrupted" && !job.manual {
         match job.schedule.next_after(outcome.ended_at, zone) {
             Ok(Some(next)) => keys.push(("next_run_at", quoted(&iso(next, zone)))),
             _ => keys.push(("state", quoted("error"))),

@@ -320,6 +320,25 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_is_triggered_while_it_runs_runs_again() {
+        use crate::cron::claim::{ALIVE, Outcome};
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::new(home.path().join("cron"));
+        let (now, zone) = (at("2026-12-01T00:00:00Z"), TimeZone::UTC);
+        let job = NewJob { schedule: "2h".into(), prompt: "p".into(), ..NewJob::default() };
+        let id = store.add(&job, now, &zone).unwrap();
+        store.change(&id, &Change::Trigger, now, &zone).unwrap();
+        let lock = || store.lock(LOCK_WAIT).unwrap();
+        assert_eq!(lock().claim(&[&id], now, &zone).unwrap().len(), 1);
+        let later = at("2026-12-01T00:00:05Z");
+        store.change(&id, &Change::Trigger, later, &zone).unwrap();
+        let outcome = Outcome { status: "ok".into(), error: None, ended_at: at("2026-12-01T00:00:09Z") };
+        lock().finish(&id, &outcome, &zone).unwrap();
+        let due = store.look(at("2026-12-01T00:00:10Z"), &zone, ALIVE).unwrap().plan.due;
+        assert_eq!(due.iter().map(|due| due.scheduled_for).collect::<Vec<_>>(), [later]);
+    }
+
+    #[test]
     fn what_makes_no_job_is_told_and_changes_nothing() {
         let home = tempfile::tempdir().unwrap();
         let store = Store::new(home.path().join("cron"));
