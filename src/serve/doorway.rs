@@ -27,9 +27,9 @@ use crate::handler::Backend;
 use crate::process;
 use crate::runtime::{Endpoint, Lock, LockError, Names, RuntimeDir, is_socket};
 
-/// A sweep takes microseconds: so often, and so long apart, the lock is tried again.
-const SWEEP_TRIES: u32 = 20;
-const SWEEP_PAUSE: Duration = Duration::from_millis(5);
+/// So often, and so long apart, the lock is tried again before another child is said to have it: 200 ms.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The claimed place, before the doors are open.
 pub(super) struct Doorway {
@@ -161,13 +161,12 @@ impl OpenDoorway {
     }
 }
 
-/// A client that sweeps holds the lock for a moment; a child that lives holds it for good.
+/// A client that sweeps holds the lock for a moment, and so does a killed child that the kernel still takes apart; a child
+/// that lives holds it for good.
 fn take_lock(names: &Names) -> Result<Lock, LockError> {
-    for _ in 0..SWEEP_TRIES {
+    for _ in 0..LOCK_TRIES {
         match Lock::take(&names.lock) {
-            Err(LockError::Held) if !Endpoint::read(&names.record).is_ok_and(|endpoint| endpoint.is_live()) => {
-                std::thread::sleep(SWEEP_PAUSE);
-            }
+            Err(LockError::Held) => std::thread::sleep(LOCK_PAUSE),
             taken => return taken,
         }
     }

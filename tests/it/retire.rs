@@ -396,3 +396,15 @@ fn a_watcher_that_never_reads_harms_nobody() {
     let last = Event::Verdict(Verdict::TurnInFlight { detail: Some("hold:last".into()) });
     while reader.event().unwrap() != last {}
 }
+
+#[test]
+fn a_hold_until_eof_lasts_as_long_as_its_standard_input() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &Opts::desktop().profile("p"));
+    let mut command = home.ctl(&["hold", "--why", "a test", "--who", "pipe", "--until-eof", "--profile", "p"]);
+    let mut holder = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    child.wait_busy("hold:pipe");
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    child.wait_idle();
+}

@@ -450,3 +450,15 @@ fn a_busy_orphan_is_adopted_by_a_new_owner_and_works_on() {
         assert_eq!(orphan.idle_code(), 0, "it has an owner again, and stays");
     }
 }
+
+#[test]
+fn a_child_starts_straight_after_its_predecessor_was_killed() {
+    let home = Home::new();
+    let mut child = Child::spawn(&home, &Opts::desktop());
+    for _ in 0..10 {
+        // Not waited for: the kernel is still taking the old one apart when the new one asks for the lock.
+        child.signal(Signal::SIGKILL);
+        child = Child::spawn(&home, &Opts::desktop());
+    }
+    child.wait_idle();
+}
