@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 
 use super::document::{Changes, Document, DocumentError, readable, without_control_characters};
 use super::plan::{Alive, Plan};
 use crate::clock::Clock;
+use crate::runtime::{LockError, lock_file};
 use crate::secret::random_hex;
 
 /// A longer file is none of ours.
@@ -186,12 +186,10 @@ impl Store {
     fn try_lock(&self, path: &Path) -> Result<Option<Flock<File>>, StoreError> {
         let unwritable = |error: io::Error| StoreError::Unwritable { path: path.to_owned(), error };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder).map_err(unwritable)?;
-        let file =
-            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path).map_err(unwritable)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        match lock_file(path) {
             Ok(lock) => Ok(Some(lock)),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, error)) => Err(unwritable(error.into())),
+            Err(LockError::Held) => Ok(None),
+            Err(LockError::Io(error)) => Err(unwritable(error)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One child a home: a lock that the kernel drops with its holder.
+//! Locked files: rights that the kernel takes back with their holder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// The lock, held until dropped.
+/// The lock of one child a home, held until dropped.
 #[derive(Debug)]
 pub struct Lock {
     _file: Flock<File>,
@@ -31,25 +31,34 @@ impl Lock {
     /// # Errors
     /// [`LockError::Held`] if another has it.
     pub fn take(path: &Path) -> Result<Self, LockError> {
-        loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(OFlag::O_NOFOLLOW.bits())
-                .open(path)?;
-            let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(file) => file,
-                Err((_, Errno::EWOULDBLOCK)) => return Err(LockError::Held),
-                Err((_, error)) => return Err(io::Error::from(error).into()),
-            };
-            // A cleaner may have removed the name between open and lock: a lock without a name locks nobody out.
-            let named = fs::symlink_metadata(path)?;
-            if file.metadata()?.ino() == named.ino() {
-                return Ok(Self { _file: file });
-            }
+        // The runtime dir may lie where others can put something: a symbolic link there is none of ours.
+        lock(path, OFlag::O_NOFOLLOW).map(|file| Self { _file: file })
+    }
+}
+
+/// Locks a file of a home, made if it is not there, without waiting. Dropped, the file is free.
+///
+/// # Errors
+/// [`LockError::Held`] if another has it.
+pub fn lock_file(path: &Path) -> Result<Flock<File>, LockError> {
+    lock(path, OFlag::empty())
+}
+
+fn lock(path: &Path, flags: OFlag) -> Result<Flock<File>, LockError> {
+    loop {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.bits());
+        let file = match Flock::lock(options.open(path)?, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => file,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(LockError::Held),
+            Err((_, error)) => return Err(io::Error::from(error).into()),
+        };
+        // The name may have been removed between open and lock: a lock without a name locks nobody out.
+        let named = if flags.contains(OFlag::O_NOFOLLOW) { fs::symlink_metadata(path) } else { fs::metadata(path) };
+        match named {
+            Ok(named) if named.ino() == file.metadata()?.ino() => return Ok(file),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
         }
     }
 }

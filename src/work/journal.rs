@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::protocol::{SessionReport, TurnReport, TurnState};
+use crate::runtime::{LockError, lock_file};
 
 /// So many ended turns are kept.
 const KEPT: i64 = 10_000;
@@ -93,11 +94,9 @@ impl Journal {
 
     fn open(&self) -> Result<Open, JournalError> {
         let path = self.path.with_extension("lock");
-        let lock = OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
-        let lock = lock.map_err(|error| JournalError::Lock { path: path.clone(), error })?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-            nix::errno::Errno::EWOULDBLOCK => JournalError::Held(self.path.clone()),
-            error => JournalError::Lock { path, error: error.into() },
+        let lock = lock_file(&path).map_err(|error| match error {
+            LockError::Held => JournalError::Held(self.path.clone()),
+            LockError::Io(error) => JournalError::Lock { path, error },
         })?;
         let database = |error| JournalError::Database { path: self.path.clone(), error };
         // Made by us first, so that it is ours alone from its first byte on.

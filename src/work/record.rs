@@ -6,16 +6,17 @@
 //! 4. A file whose lock is free belongs to a child that died. If the program still lives it is a survivor, which counts as
 //!    work of whoever finds it; else it was interrupted.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use serde::{Deserialize, Serialize};
 
 use super::group::{self, Process};
 use crate::process;
+use crate::runtime::{LockError, lock_file};
 
 /// A record is a few hundred bytes; a longer file is none of ours.
 const MAX_RECORD: u64 = 64 * 1024;
@@ -146,17 +147,10 @@ pub struct Record {
 
 impl Record {
     fn lock(path: &Path) -> io::Result<Option<Self>> {
-        loop {
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-            let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(file) => file,
-                Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(None),
-                Err((_, error)) => return Err(error.into()),
-            };
-            // Removed between open and lock: then another file has the name, or none.
-            if fs::metadata(path).is_ok_and(|at| file.metadata().is_ok_and(|ours| at.ino() == ours.ino())) {
-                return Ok(Some(Self { file, path: path.to_owned() }));
-            }
+        match lock_file(path) {
+            Ok(file) => Ok(Some(Self { file, path: path.to_owned() })),
+            Err(LockError::Held) => Ok(None),
+            Err(LockError::Io(error)) => Err(error),
         }
     }
 
