@@ -17,7 +17,7 @@ use crate::protocol::{Holder, LedgerEntry, LedgerKind};
 /// A detail names so many holders; the rest is counted.
 pub const MAX_NAMED: usize = 32;
 
-/// A table that cannot be read: a thread died while it held the lock.
+/// A table that cannot be read: a thread died while it held the lock, or what belongs into it is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the {} ledger cannot be read", .0.name())]
 pub struct Unreadable(pub LedgerKind);
@@ -43,6 +43,8 @@ struct Table {
     entries: BTreeMap<u64, Entry>,
     /// The ids in order, each with how many entries bear it, so that naming the first few needs no sorting.
     names: BTreeMap<Arc<str>, usize>,
+    /// How many entries stand for work that cannot be told.
+    doubts: usize,
     /// Who holds it, put into words once a change and not once a question.
     told: OnceCell<Option<String>>,
 }
@@ -51,6 +53,7 @@ struct Entry {
     id: Arc<str>,
     why: Arc<str>,
     since: Moment,
+    doubt: bool,
 }
 
 impl Ledgers {
@@ -88,11 +91,22 @@ impl Ledgers {
 
     /// Enters admitted work. It leaves when the guard is dropped, by whatever way.
     pub fn enter(&self, admission: &Admission, kind: LedgerKind, id: &str, why: &str) -> Guard {
+        self.put(admission, kind, id, why, false)
+    }
+
+    /// Enters that a source of work cannot be read: until the guard is dropped the whole ledger cannot be, and the verdict
+    /// is unknown.
+    pub fn doubt(&self, admission: &Admission, kind: LedgerKind, id: &str, why: &str) -> Guard {
+        self.put(admission, kind, id, why, true)
+    }
+
+    fn put(&self, admission: &Admission, kind: LedgerKind, id: &str, why: &str, doubt: bool) -> Guard {
         let presence = admission.enter();
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { id: id.into(), why: why.into(), since: self.shared.clock.now() };
+        let entry = Entry { id: id.into(), why: why.into(), since: self.shared.clock.now(), doubt };
         self.shared.with(kind, |table| {
             table.told.take();
+            table.doubts += usize::from(doubt);
             *table.names.entry(Arc::clone(&entry.id)).or_default() += 1;
             table.entries.insert(number, entry);
         });
@@ -104,7 +118,7 @@ impl Ledgers {
     /// # Errors
     /// The ledger cannot be read.
     pub fn detail(&self, kind: LedgerKind) -> Result<Option<String>, Unreadable> {
-        self.shared.read(kind, |table| table.told.get_or_init(|| table.detail(kind)).clone())
+        self.shared.known(kind, |table| table.told.get_or_init(|| table.detail(kind)).clone())
     }
 
     /// How many entries a ledger holds.
@@ -112,7 +126,7 @@ impl Ledgers {
     /// # Errors
     /// The ledger cannot be read.
     pub fn count(&self, kind: LedgerKind) -> Result<usize, Unreadable> {
-        self.shared.read(kind, |table| table.entries.len())
+        self.shared.known(kind, |table| table.entries.len())
     }
 
     /// Whether an entry of this id lives. A ledger that cannot be read may hold anything.
@@ -173,6 +187,11 @@ impl Shared {
     fn read<T>(&self, kind: LedgerKind, look: impl FnOnce(&Table) -> T) -> Result<T, Unreadable> {
         let table = self.table(kind).ok_or(Unreadable(kind))?;
         Ok(look(&*table.lock().map_err(|_| Unreadable(kind))?))
+    }
+
+    /// Reads a table that holds all that belongs into it.
+    fn known<T>(&self, kind: LedgerKind, look: impl FnOnce(&Table) -> T) -> Result<T, Unreadable> {
+        self.read(kind, |table| (table.doubts == 0).then(|| look(table)))?.ok_or(Unreadable(kind))
     }
 }
 
@@ -280,6 +299,7 @@ impl Drop for Guard {
         self.shared.with(self.kind, |table| {
             table.told.take();
             let Some(entry) = table.entries.remove(&self.number) else { return };
+            table.doubts -= usize::from(entry.doubt);
             if let Some(count) = table.names.get_mut(&entry.id) {
                 *count -= 1;
                 if *count == 0 {

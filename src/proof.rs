@@ -148,10 +148,10 @@ impl Proof {
     }
 }
 
-/// A ledger that cannot be read stays so: saying it once is enough.
+/// Every probe finds the same: saying it once is enough.
 fn warn_once(warned: &AtomicBool, reason: &str) {
     if !warned.swap(true, Ordering::Relaxed) {
-        tracing::warn!(reason, "a ledger cannot be read; the verdict is unknown until the process is replaced");
+        tracing::warn!(reason, "a ledger cannot be read; as long as that is so the verdict is unknown");
     }
 }
 

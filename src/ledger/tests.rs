@@ -101,3 +101,17 @@ fn every_change_is_told_and_a_look_is_not() {
     drop(admission);
     assert!(changes.has_changed().unwrap());
 }
+
+#[test]
+fn a_doubt_makes_its_ledger_unreadable_until_it_is_settled() {
+    let ledgers = ledgers();
+    let doubt = ledgers.doubt(&ledgers.admit().unwrap(), LedgerKind::Session, "journal", "cannot be read");
+    assert_eq!(ledgers.detail(LedgerKind::Session), Err(Unreadable(LedgerKind::Session)));
+    assert_eq!(ledgers.count(LedgerKind::Session), Err(Unreadable(LedgerKind::Session)));
+    assert_eq!(ledgers.oldest(None, 1).0[0].why, "cannot be read", "people are told why");
+    let turn = ledgers.enter(&doubt.admit().unwrap(), LedgerKind::Session, "s", "prompt queued");
+    drop(doubt);
+    assert_eq!(detail(&ledgers, LedgerKind::Session).as_deref(), Some("session:s"));
+    drop(turn);
+    assert_eq!(detail(&ledgers, LedgerKind::Session), None);
+}

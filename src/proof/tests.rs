@@ -124,6 +124,17 @@ fn an_unreadable_ledger_is_unknown_unless_a_busy_one_comes_first() {
 }
 
 #[test]
+fn a_doubt_is_unknown_and_authorises_nothing() {
+    let proof = proof();
+    let admission = proof.ledgers().admit().unwrap();
+    let doubt = proof.ledgers().doubt(&admission, LedgerKind::Session, "journal", "cannot be read");
+    drop(admission);
+    assert_eq!(proof.verdict(), Verdict::TurnProbeUnavailable);
+    drop(doubt);
+    assert_eq!(proof.verdict(), Verdict::Idle);
+}
+
+#[test]
 fn a_refusal_names_the_oldest_holders() {
     let proof = proof();
     let _guards: Vec<_> = (0..20).map(|n| enter(&proof, LedgerKind::Hold, &format!("h{n}"))).collect();

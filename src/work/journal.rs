@@ -2,10 +2,15 @@
 //!
 //! `$HERMES_HOME/control.db`, SQLite in WAL mode with every commit synced. Opened by the first prompt, or at start if it is
 //! there, so that an idle child stays small. One process a home has it, by a lock beside it.
+//!
+//! What was written counts only if the file still has its name. One that was removed under us is written back from what we
+//! hold open; one that was replaced is left alone, and nothing is acknowledged.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,14 +40,17 @@ pub enum JournalError {
     /// Another process has it.
     #[error("another backend of this home keeps {0}")]
     Held(PathBuf),
-    /// The lock cannot be had at all.
-    #[error("{path} cannot be locked: {error}")]
-    Lock {
-        /// The lock file.
+    /// A file cannot be used at all.
+    #[error("{path} cannot be used: {error}")]
+    File {
+        /// The database, or the lock beside it.
         path: PathBuf,
         /// What the system says.
-        error: std::io::Error,
+        error: io::Error,
     },
+    /// Another file has its name by now.
+    #[error("{0} was replaced while it was in use: put it back, or restart this backend")]
+    Replaced(PathBuf),
 }
 
 /// A prompt that waits.
@@ -61,23 +69,29 @@ pub struct Waiting {
 pub struct Journal {
     path: PathBuf,
     open: Mutex<Option<Open>>,
+    /// It was opened once: from then on there is one, whatever became of its name.
+    opened: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Open {
     connection: Connection,
-    _lock: Flock<File>,
+    file: Inode,
+    lock: Flock<File>,
 }
+
+/// Which file it is: device and number.
+type Inode = (u64, u64);
 
 impl Journal {
     /// The journal of a home; nothing is opened.
     pub fn of(home: &Path) -> Self {
-        Self { path: home.join("control.db"), open: Mutex::new(None) }
+        Self { path: home.join("control.db"), open: Mutex::new(None), opened: AtomicBool::new(false) }
     }
 
-    /// Whether there is one.
+    /// Whether there is one; if that cannot be told there may be.
     pub fn exists(&self) -> bool {
-        self.path.exists()
+        self.opened.load(Ordering::Relaxed) || self.path.try_exists().unwrap_or(true)
     }
 
     fn with<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, JournalError> {
@@ -85,26 +99,69 @@ impl Journal {
         if open.is_none() {
             *open = Some(self.open()?);
         }
-        let database = |error| JournalError::Database { path: self.path.clone(), error };
-        match open.as_ref() {
-            Some(open) => work(&open.connection).map_err(database),
-            None => Err(database(rusqlite::Error::InvalidQuery)),
+        let Some(using) = open.as_ref() else { return Err(self.database(rusqlite::Error::InvalidQuery)) };
+        let done = work(&using.connection).map_err(|error| self.database(error))?;
+        match self.inode() {
+            Ok(now) if now == using.file && self.path.with_extension("db-wal").exists() => Ok(done),
+            Ok(now) if now != using.file => Err(JournalError::Replaced(self.path.clone())),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.file(error)),
+            // The file or its log has lost its name.
+            _ => {
+                tracing::warn!(path = %self.path.display(), "the journal was removed while it was in use: it is written back");
+                // Nothing is acknowledged before it is back; if that fails the old connection still holds all of it.
+                self.write_back(&using.connection)?;
+                let Some(Open { connection, lock, .. }) = open.take() else { return Ok(done) };
+                drop(connection);
+                *open = Some(self.use_file(lock)?);
+                Ok(done)
+            }
         }
+    }
+
+    fn database(&self, error: rusqlite::Error) -> JournalError {
+        JournalError::Database { path: self.path.clone(), error }
+    }
+
+    fn file(&self, error: io::Error) -> JournalError {
+        JournalError::File { path: self.path.clone(), error }
+    }
+
+    fn inode(&self) -> io::Result<Inode> {
+        fs::metadata(&self.path).map(|meta| (meta.dev(), meta.ino()))
     }
 
     fn open(&self) -> Result<Open, JournalError> {
         let path = self.path.with_extension("lock");
         let lock = lock_file(&path).map_err(|error| match error {
             LockError::Held => JournalError::Held(self.path.clone()),
-            LockError::Io(error) => JournalError::Lock { path, error },
+            LockError::Io(error) => JournalError::File { path, error },
         })?;
-        let database = |error| JournalError::Database { path: self.path.clone(), error };
+        self.use_file(lock)
+    }
+
+    fn use_file(&self, lock: Flock<File>) -> Result<Open, JournalError> {
         // Made by us first, so that it is ours alone from its first byte on.
         let made = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path);
-        made.map_err(|error| JournalError::Lock { path: self.path.clone(), error })?;
-        let connection = Connection::open(&self.path).map_err(database)?;
-        prepare(&connection).map_err(database)?;
-        Ok(Open { connection, _lock: lock })
+        made.map_err(|error| self.file(error))?;
+        let connection = Connection::open(&self.path).map_err(|error| self.database(error))?;
+        prepare(&connection).map_err(|error| self.database(error))?;
+        let file = self.inode().map_err(|error| self.file(error))?;
+        self.opened.store(true, Ordering::Relaxed);
+        Ok(Open { connection, file, lock })
+    }
+
+    /// Copies the database to the name that it has lost: all of it, or the name stays free.
+    fn write_back(&self, connection: &Connection) -> Result<(), JournalError> {
+        let copy = self.path.with_extension("db.tmp");
+        let _ = fs::remove_file(&copy);
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&copy);
+        let made = made.map_err(|error| self.file(error))?;
+        connection.execute("VACUUM INTO ?1", params![copy.to_string_lossy()]).map_err(|error| self.database(error))?;
+        // What is left of the lost file's log must not be taken for the new one's.
+        for end in ["db-wal", "db-shm"] {
+            let _ = fs::remove_file(self.path.with_extension(end));
+        }
+        made.sync_all().and_then(|()| fs::rename(&copy, &self.path)).map_err(|error| self.file(error))
     }
 
     /// Accepts a prompt: on disk when this returns.
@@ -298,6 +355,41 @@ mod tests {
         assert_eq!((turn.state, turn.reply), (TurnState::Interrupted, None), "the first ending counts");
         assert_eq!(journal.sessions(10).unwrap()[0].queued, 1);
         assert_eq!(journal.log("s", first, 10).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_journal_that_is_removed_in_use_is_written_back_and_loses_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let journal = Journal::of(home.path());
+        let first = journal.accept("s", "one", "t0").unwrap();
+        for files in [&["control.db"][..], &["control.db-wal"], &["control.db", "control.db-wal", "control.db-shm"]] {
+            files.iter().for_each(|file| fs::remove_file(home.path().join(file)).unwrap());
+            let turn = journal.accept("s", &files.join(" "), "t1").unwrap();
+            assert!(journal.turn(turn).unwrap().is_some() && turn > first);
+        }
+        assert!(journal.exists());
+        assert_eq!(fs::metadata(home.path().join("control.db")).unwrap().mode() & 0o777, 0o600);
+        // As a kill would: nothing is written by closing.
+        let copy = tempfile::tempdir().unwrap();
+        for file in ["control.db", "control.db-wal"] {
+            fs::copy(home.path().join(file), copy.path().join(file)).unwrap();
+        }
+        let again = Journal::of(copy.path());
+        let prompts: Vec<String> = again.recover("died", "t2").unwrap().into_iter().map(|w| w.prompt).collect();
+        assert_eq!(prompts, ["one", "control.db", "control.db-wal", "control.db control.db-wal control.db-shm"]);
+    }
+
+    #[test]
+    fn a_journal_that_is_replaced_in_use_acknowledges_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let journal = Journal::of(home.path());
+        journal.accept("s", "one", "t0").unwrap();
+        fs::rename(home.path().join("control.db"), home.path().join("aside")).unwrap();
+        fs::write(home.path().join("control.db"), b"somebody else's").unwrap();
+        assert!(matches!(journal.accept("s", "two", "t1"), Err(JournalError::Replaced(_))));
+        assert_eq!(fs::read(home.path().join("control.db")).unwrap(), b"somebody else's");
+        fs::rename(home.path().join("aside"), home.path().join("control.db")).unwrap();
+        journal.accept("s", "three", "t2").unwrap();
     }
 
     #[test]
