@@ -6,7 +6,10 @@ pub mod deadline;
 pub mod http;
 pub mod socket;
 
+use std::io;
 use std::time::Duration;
+
+use tokio::time::sleep;
 
 /// A peer that has begun to say something must finish within this.
 pub const READ_DEADLINE: Duration = Duration::from_secs(5);
@@ -25,5 +28,38 @@ pub fn places() -> usize {
     usize::try_from(limit / 3).unwrap_or(MAX_CONNECTIONS).clamp(8, MAX_CONNECTIONS)
 }
 
+/// How many requests may last as long as their connection: some connections are always kept back for short ones.
+pub fn lasting() -> usize {
+    places() - (places() / 8).max(1)
+}
+
 /// How long a door waits after `accept` failed (out of descriptors, mostly) before it tries again.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Gets a door over failures to accept: it neither spins nor ends, and says so once however long they go on.
+struct Acceptance {
+    door: &'static str,
+    failing: bool,
+}
+
+impl Acceptance {
+    const fn at(door: &'static str) -> Self {
+        Self { door, failing: false }
+    }
+
+    async fn take<S>(&mut self, accepted: io::Result<S>) -> Option<S> {
+        match accepted {
+            Ok(stream) => {
+                self.failing = false;
+                Some(stream)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!(%error, "cannot accept on the {}; trying again", self.door);
+                }
+                sleep(ACCEPT_PAUSE).await;
+                None
+            }
+        }
+    }
+}

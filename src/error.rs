@@ -71,8 +71,3 @@ pub const fn exit(kind: FaultKind) -> Exit {
         FaultKind::ProtocolMismatch | FaultKind::UnknownRequest | FaultKind::Unavailable => Exit::Indeterminate,
     }
 }
-
-/// Whether asking the same again, of the same process, can help.
-pub const fn retry_helps(kind: FaultKind) -> bool {
-    matches!(kind, FaultKind::TooMany | FaultKind::Unavailable | FaultKind::TimedOut)
-}

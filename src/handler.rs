@@ -4,6 +4,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::door::auth::{Caller, MAX_HOLDS, TiedPermit};
 use crate::fence::{Admission, Denied, Granted, RETIRING};
 use crate::hub::Hub;
@@ -12,7 +14,7 @@ use crate::process;
 use crate::proof::Proof;
 use crate::protocol::{Event, Fault, FaultKind, Health, LedgerKind, Reply, Request, TickerReport};
 use crate::secret::Permit;
-use crate::stream::{Hold, Retirement, Stream};
+use crate::stream::{Hold, Retirement, Source, Stream};
 use crate::verb::{Authority, Verb};
 use crate::verdict::Verdict;
 use crate::work::question::Questions;
@@ -55,7 +57,13 @@ pub struct Backend {
     pub strays: Strays,
     /// Turns of the agent.
     pub turns: Turns,
+    /// So many requests at a time may last as long as their connection: fewer than a door has connections, so that the
+    /// answer to a question always finds a way in.
+    pub places: Arc<Semaphore>,
 }
+
+/// One of the places for what lasts as long as its connection.
+pub type Place = OwnedSemaphorePermit;
 
 /// An answer: one reply, or a stream of events.
 pub enum Outcome {
@@ -78,7 +86,11 @@ impl Backend {
             true => Some(self.proof.ledgers().admit().map_err(|_| retiring())?),
             false => None,
         };
-        let outcome = self.answer(caller, request, admission.as_ref()).await;
+        let place = match verb.lasts {
+            true => Some(Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?),
+            false => None,
+        };
+        let outcome = self.answer(caller, request, admission.as_ref(), place).await;
         drop(admission);
         if verb.logged {
             let fault = outcome.as_ref().err().map(|fault| fault.kind);
@@ -113,6 +125,7 @@ impl Backend {
         caller: &mut Caller,
         request: Request,
         admission: Option<&Admission>,
+        place: Option<Place>,
     ) -> Result<Outcome, Fault> {
         let reply = match request {
             Request::Hello { .. } => return Err(Fault::new(FaultKind::Invalid, "Hello is the first frame only")),
@@ -122,20 +135,20 @@ impl Backend {
             Request::Prepare { request_id, tied } => self.prepare(caller, request_id, tied)?,
             Request::Commit { permit } => self.commit(&permit),
             Request::Cancel { permit } => self.cancel(&permit),
-            Request::Watch => return Ok(Outcome::Stream(Stream::Watch(self.hub.watch()))),
+            Request::Watch => return Ok(Outcome::Stream(Stream::new(Source::Watch(self.hub.watch()), place))),
             Request::RetireWhenIdle { deadline_ms, request_id } => {
                 let request_id = checked(request_id)?;
                 let deadline = deadline_ms.map(Duration::from_millis);
                 let retirement = Retirement::new(Arc::clone(&self.proof), request_id, deadline);
-                return Ok(Outcome::Stream(Stream::Retire(retirement)));
+                return Ok(Outcome::Stream(Stream::new(Source::Retire(retirement), place)));
             }
             Request::Adopt { pid, start_marker } => self.adopt(caller, pid, start_marker)?,
-            Request::Hold { who, why } => return self.hold(caller, &who, &why, admission.ok_or_else(retiring)?),
+            Request::Hold { who, why } => return self.hold(caller, &who, &why, admission.ok_or_else(retiring)?, place),
             Request::Ask { kind, text, choices, timeout_ms } => {
                 let admission = admission.ok_or_else(retiring)?;
                 let limit = timeout_ms.map(Duration::from_millis);
                 let asked = self.questions.ask(self.proof.ledgers(), admission, kind, text, choices, limit)?;
-                return Ok(Outcome::Stream(Stream::Ask(asked)));
+                return Ok(Outcome::Stream(Stream::new(Source::Ask(asked), place)));
             }
             Request::Questions => Reply::Questions(self.questions.open(self.proof.ledgers())),
             Request::Answer { id, answer } => {
@@ -185,8 +198,7 @@ impl Backend {
         Ok(match outcome {
             Ok(Granted { permit, expires_in }) => {
                 if tied && expires_in.is_some() {
-                    let (fence, clock) = (ledgers.fence().clone(), ledgers.clock().clone());
-                    caller.tie(TiedPermit::new(fence, clock, permit.clone()));
+                    caller.tie(self.tied(&permit));
                 }
                 Reply::Prepared { permit, expires_in_ms: expires_in.map(millis) }
             }
@@ -213,12 +225,23 @@ impl Backend {
     /// What a connection that was sent this event holds from now on.
     pub fn lease(&self, event: &Event) -> Option<TiedPermit> {
         let Event::Prepared { permit, .. } = event else { return None };
+        Some(self.tied(permit))
+    }
+
+    fn tied(&self, permit: &Permit) -> TiedPermit {
         let ledgers = self.proof.ledgers();
-        Some(TiedPermit::new(ledgers.fence().clone(), ledgers.clock().clone(), permit.clone()))
+        TiedPermit::new(ledgers.fence().clone(), ledgers.clock().clone(), permit.clone())
     }
 
     /// A hold lasts as long as its connection; a single HTTP request is made to last by a stream.
-    fn hold(&self, caller: &mut Caller, who: &str, why: &str, admission: &Admission) -> Result<Outcome, Fault> {
+    fn hold(
+        &self,
+        caller: &mut Caller,
+        who: &str,
+        why: &str,
+        admission: &Admission,
+        place: Option<Place>,
+    ) -> Result<Outcome, Fault> {
         for (name, text) in [("who", who), ("why", why)] {
             if text.trim().is_empty() || text.len() > MAX_REASON || text.contains(char::is_control) {
                 let message = format!("{name} must be one line of 1 to {MAX_REASON} bytes");
@@ -228,9 +251,9 @@ impl Backend {
         let guard = self.proof.ledgers().enter(admission, LedgerKind::Hold, who, why);
         let number = guard.number();
         if !caller.connected {
-            return Ok(Outcome::Stream(Stream::Hold(Hold::new(guard))));
+            return Ok(Outcome::Stream(Stream::new(Source::Hold(Hold::new(guard)), place)));
         }
-        match caller.hold(guard) {
+        match caller.hold(guard, place) {
             true => Ok(Outcome::Reply(Reply::Held { number })),
             false => Err(Fault::new(FaultKind::TooMany, format!("a connection has at most {MAX_HOLDS} holds"))),
         }
@@ -244,11 +267,9 @@ impl Backend {
             return Err(Fault::new(FaultKind::Invalid, "start_marker is not that of the peer"));
         }
         let new = Owner::Process { pid, marker: Some(start_marker) };
-        match self.lifecycle.owner() {
-            Owner::Process { .. } if self.lifecycle.owner() != new => {
-                return Err(Fault::new(FaultKind::Conflict, "this backend has a living owner"));
-            }
-            Owner::Process { .. } | Owner::Nobody | Owner::Lost => {}
+        let owner = self.lifecycle.owner();
+        if matches!(owner, Owner::Process { .. }) && owner != new {
+            return Err(Fault::new(FaultKind::Conflict, "this backend has a living owner"));
         }
         if self.proof.ledgers().fence().committed() {
             return Err(retiring());
@@ -257,6 +278,11 @@ impl Backend {
         self.proof.ledgers().fence().reopen();
         Ok(Reply::Adopted)
     }
+}
+
+fn full() -> Fault {
+    let message = "too many watch, hold or wait at this backend already: end some of them and try again";
+    Fault::new(FaultKind::TooMany, message)
 }
 
 fn retiring() -> Fault {

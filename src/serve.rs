@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
 use crate::cron::ticker::Ticker;
 use crate::cron::zone::Zone;
-use crate::door::http;
+use crate::door::{self, http};
 use crate::handler::{Backend, Identity};
 use crate::hub::Hub;
 use crate::ledger::Ledgers;
@@ -120,6 +120,7 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
         ticker: Arc::new(Mutex::default()),
         questions: Questions::default(),
         strays: strays.clone(),
+        places: Arc::new(Semaphore::new(door::lasting())),
     });
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
     let report = Arc::clone(&backend.ticker);
@@ -136,7 +137,7 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     ticker.first_scan().await;
 
     let tokens = Arc::new(settings.tokens.clone());
-    let door = http::Door { backend: Arc::clone(&backend), tokens: Arc::clone(&tokens), address };
+    let door = http::Door::new(Arc::clone(&backend), Arc::clone(&tokens), address);
     tokio::spawn(door.serve(tcp));
     let doorway = doorway.open(listener, &backend, tokens, address)?;
     announce(address);

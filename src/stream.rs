@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::Moment;
 use crate::fence::{Claim, Denied, Granted};
-use crate::handler::millis;
+use crate::handler::{Place, millis};
 use crate::hub::COALESCE;
 use crate::ledger::Guard;
 use crate::proof::Proof;
@@ -18,7 +18,13 @@ use crate::verdict::Verdict;
 use crate::work::question::Asked;
 
 /// A stream: dropped, it gives back whatever it holds.
-pub enum Stream {
+pub struct Stream {
+    source: Source,
+    _place: Option<Place>,
+}
+
+/// What a stream tells of.
+pub enum Source {
     /// The verdict and its changes; ends with its connection.
     Watch(watch::Receiver<Verdict>),
     /// The line for a permit; ends with [`Event::Prepared`].
@@ -29,7 +35,7 @@ pub enum Stream {
     Ask(Asked),
 }
 
-/// See [`Stream::Hold`].
+/// See [`Source::Hold`].
 pub struct Hold {
     guard: Guard,
     told: bool,
@@ -50,19 +56,24 @@ impl Hold {
 }
 
 impl Stream {
+    /// A stream that keeps `place` as long as it lives.
+    pub fn new(source: Source, place: Option<Place>) -> Self {
+        Self { source, _place: place }
+    }
+
     /// The next event; `None` when the stream has ended. Safe to drop while it waits.
     ///
     /// # Errors
     /// A fault that ends the stream.
     pub async fn next(&mut self) -> Result<Option<Event>, Fault> {
-        match self {
-            Self::Watch(verdict) => match verdict.changed().await {
+        match &mut self.source {
+            Source::Watch(verdict) => match verdict.changed().await {
                 Ok(()) => Ok(Some(Event::Verdict(verdict.borrow_and_update().clone()))),
                 Err(_) => Ok(None),
             },
-            Self::Retire(retirement) => retirement.next().await,
-            Self::Hold(hold) => Ok(Some(hold.next().await)),
-            Self::Ask(asked) => asked.next().await,
+            Source::Retire(retirement) => retirement.next().await,
+            Source::Hold(hold) => Ok(Some(hold.next().await)),
+            Source::Ask(asked) => asked.next().await,
         }
     }
 }

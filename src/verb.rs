@@ -48,6 +48,8 @@ pub struct Verb {
     pub work: bool,
     /// Written to the log. Reads are not.
     pub logged: bool,
+    /// It may last as long as its connection: the number of such requests is limited.
+    pub lasts: bool,
     /// Its place over HTTP; verbs that live as long as their connection have none.
     pub http: Option<Route>,
 }
@@ -61,11 +63,15 @@ const fn post(path: &'static str) -> Option<Route> {
 }
 
 const fn read(name: &'static str, authority: Authority, http: Option<Route>) -> Verb {
-    Verb { name, authority, while_retiring: true, work: false, logged: false, http }
+    Verb { name, authority, while_retiring: true, work: false, logged: false, lasts: false, http }
+}
+
+const fn lasting(verb: Verb) -> Verb {
+    Verb { lasts: true, ..verb }
 }
 
 const fn control(name: &'static str, http: Option<Route>) -> Verb {
-    Verb { name, authority: Authority::Control, while_retiring: true, work: false, logged: true, http }
+    Verb { name, authority: Authority::Control, while_retiring: true, work: false, logged: true, lasts: false, http }
 }
 
 /// The path that the three steps of retirement share.
@@ -75,16 +81,16 @@ static HELLO: Verb = read("hello", Authority::Public, None);
 static HEALTH: Verb = read("health", Authority::Public, get("/api/health"));
 static IDLE: Verb = read("idle", Authority::Session, get("/api/health/idle"));
 static LEDGERS: Verb = read("ledger", Authority::Session, get("/api/health/ledgers"));
-static WATCH: Verb = read("watch", Authority::Session, get("/api/health/idle/events"));
+static WATCH: Verb = lasting(read("watch", Authority::Session, get("/api/health/idle/events")));
 static PREPARE: Verb = control("prepare", post(RETIREMENT));
 static COMMIT: Verb = control("commit", post(RETIREMENT));
 static CANCEL: Verb = control("cancel", post(RETIREMENT));
-static RETIRE_WHEN_IDLE: Verb = control("retire-when-idle", None);
+static RETIRE_WHEN_IDLE: Verb = lasting(control("retire-when-idle", None));
 static ADOPT: Verb = control("adopt", None);
-static HOLD: Verb = work("hold", post("/api/holds"));
+static HOLD: Verb = lasting(work("hold", post("/api/holds")));
 static RELEASE: Verb = read("release-hold", Authority::Session, None);
 
-static ASK: Verb = work("ask", None);
+static ASK: Verb = lasting(work("ask", None));
 static QUESTIONS: Verb = read("prompts", Authority::Session, get("/api/prompts"));
 static ANSWER: Verb = Verb {
     name: "answer",
@@ -93,16 +99,17 @@ static ANSWER: Verb = Verb {
     while_retiring: true,
     work: false,
     logged: true,
+    lasts: false,
     http: post("/api/prompts/{id}"),
 };
 static RELEASE_PROCESS: Verb = control("release", None);
 
 const fn work(name: &'static str, http: Option<Route>) -> Verb {
-    Verb { name, authority: Authority::Session, while_retiring: false, work: true, logged: true, http }
+    Verb { name, authority: Authority::Session, while_retiring: false, work: true, logged: true, lasts: false, http }
 }
 
 static SUBMIT: Verb = work("submit", post("/api/sessions/{id}/prompts"));
-static TURN: Verb = read("turn", Authority::Session, get("/api/turns/{id}"));
+static TURN: Verb = lasting(read("turn", Authority::Session, get("/api/turns/{id}")));
 static SESSIONS: Verb = read("sessions", Authority::Session, get("/api/sessions"));
 static INTERRUPT: Verb = Verb {
     name: "interrupt",
@@ -111,6 +118,7 @@ static INTERRUPT: Verb = Verb {
     while_retiring: true,
     work: false,
     logged: true,
+    lasts: false,
     http: post("/api/sessions/{id}/interrupt"),
 };
 static LOG: Verb = read("log", Authority::Session, get("/api/sessions/{id}"));

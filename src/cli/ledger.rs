@@ -1,10 +1,9 @@
 //! `hermesctl ledger`: what work a child holds, and since when.
 
 use clap::Args;
-use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::render::{Observation, print, table};
+use super::render::{Observation, name_peer, print, table, wire};
 use super::span::shown;
 use super::target::{Peer, Target};
 use crate::client::unexpected;
@@ -40,14 +39,16 @@ impl Ledger {
         }
         let mut client = peer.connect().await?;
         let request = Request::Ledgers { after: self.after, limit: self.limit };
-        let report = match client.call(&request).await? {
-            Reply::Ledgers(report) => report,
-            other => return Err(unexpected(&other).into()),
-        };
+        let reply = client.call(&request).await?;
         let generation = client.generation().to_owned();
-        match self.json {
-            true => print(&format!("{}\n", object(&peer, &report, &generation))),
-            false => print(&text(&peer, &report, &generation)),
+        match (&reply, self.json) {
+            (Reply::Ledgers(_), true) => {
+                let mut object = wire(&reply);
+                name_peer(&mut object, &peer, Some(generation));
+                print(&format!("{object}\n"));
+            }
+            (Reply::Ledgers(report), false) => print(&text(&peer, report, &generation)),
+            (other, _) => return Err(unexpected(other).into()),
         }
         Ok(Exit::Idle)
     }
@@ -63,27 +64,6 @@ impl Ledger {
         }
         Ok(Exit::Idle)
     }
-}
-
-fn object(peer: &Peer, report: &LedgerReport, generation: &str) -> Value {
-    let seen = Observation { peer: peer.clone(), answer: Ok((report.verdict.clone(), Some(generation.to_owned()))) };
-    let mut object = seen.json();
-    let ledgers = report.ledgers.iter();
-    let ledgers: Vec<_> = ledgers.map(|line| json!({"ledger": line.ledger.name(), "entries": line.entries})).collect();
-    let entries = report.entries.iter().map(|entry| {
-        json!({"number": entry.number, "ledger": entry.ledger.name(), "id": entry.id, "why": entry.why, "age_ms": entry.age_ms})
-    });
-    let ticker = &report.ticker;
-    object["ledgers"] = json!(ledgers);
-    object["entries"] = json!(entries.collect::<Vec<_>>());
-    object["next"] = json!(report.next);
-    object["ticker"] = json!({
-        "running": ticker.running,
-        "next_due": ticker.next_due,
-        "last_error": ticker.last_error,
-        "bad_jobs": ticker.bad_jobs,
-    });
-    object
 }
 
 fn text(peer: &Peer, report: &LedgerReport, generation: &str) -> String {

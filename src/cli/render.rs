@@ -6,7 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
 use super::target::Peer;
+use crate::door::http::view;
 use crate::error::Exit;
+use crate::protocol::Reply;
 use crate::verdict::{Verdict, VerdictView};
 
 /// What one child answered.
@@ -39,7 +41,7 @@ impl Observation {
 
     /// The keys of the wire, and who answered. What gave no verdict has `ok` false.
     pub fn json(&self) -> Value {
-        let mut object = match &self.answer {
+        let object = match &self.answer {
             Ok((verdict, _)) => serde_json::to_value(VerdictView(verdict)).ok(),
             Err(failure) => {
                 let reason = match failure.exit {
@@ -56,11 +58,23 @@ impl Observation {
             Ok((_, generation)) => generation.clone(),
             Err(_) => self.peer.endpoint.as_ref().map(|endpoint| endpoint.generation.clone()),
         };
-        object.insert("profile".to_owned(), json!(self.peer.profile));
-        object.insert("pid".to_owned(), json!(self.peer.pid));
-        object.insert("generation".to_owned(), json!(generation));
-        Value::Object(object)
+        let mut object = Value::Object(object);
+        name_peer(&mut object, &self.peer, generation);
+        object
     }
+}
+
+/// The keys that say who has answered; the generation on record, if no answer named one.
+pub fn name_peer(object: &mut Value, peer: &Peer, generation: Option<String>) {
+    object["profile"] = json!(peer.profile);
+    object["pid"] = json!(peer.pid);
+    object["generation"] = json!(generation.or_else(|| peer.endpoint.as_ref().map(|e| e.generation.clone())));
+}
+
+/// What the HTTP door would say, as a value.
+pub fn wire(reply: &Reply) -> Value {
+    let (_, body) = view::reply(reply, "");
+    serde_json::from_str(&body).unwrap_or_else(|_| json!({"ok": false}))
 }
 
 fn describe(verdict: &Verdict) -> (&'static str, String) {

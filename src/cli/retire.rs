@@ -13,11 +13,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::failure::Failure;
-use super::render::{print, table};
+use super::render::{name_peer, print, table, wire};
 use super::span;
 use super::target::{Peer, Target};
 use crate::client::{Client, ClientError, unexpected};
-use crate::door::http::view;
 use crate::error::Exit;
 use crate::process;
 use crate::protocol::{Event, Permit, Refusal, Reply, Request};
@@ -235,14 +234,9 @@ fn told(peer: &Peer, ending: &Ending) -> String {
 fn object(peer: &Peer, ending: &Ending, generation: Option<String>) -> Value {
     let mut object = match ending {
         Ending::Gone { how, next_due } => json!({"ok": true, "retired": true, "left": how, "next_due": next_due}),
-        Ending::Refused(refusal) => {
-            let (_, body) = view::reply(&Reply::Refused(refusal.clone()), "");
-            serde_json::from_str(&body).unwrap_or_else(|_| json!({"ok": false}))
-        }
+        Ending::Refused(refusal) => wire(&Reply::Refused(refusal.clone())),
         Ending::StillThere => json!({"ok": false, "retired": false, "reason": "still_there"}),
     };
-    object["profile"] = json!(peer.profile);
-    object["pid"] = json!(peer.pid);
-    object["generation"] = json!(generation.or_else(|| peer.endpoint.as_ref().map(|e| e.generation.clone())));
+    name_peer(&mut object, peer, generation);
     object
 }

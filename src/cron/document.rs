@@ -61,8 +61,10 @@ pub struct Document<'a> {
     /// The value that holds the jobs.
     holder: Option<&'a str>,
     updated_at: Option<&'a str>,
-    /// Where `"jobs": […]` may be put if there is none.
-    bare: bool,
+    /// A `jobs` that can hold none: `null`, say.
+    void: Option<&'a str>,
+    /// The JSON itself, without what may stand around it.
+    top: &'a str,
 }
 
 impl<'a> Document<'a> {
@@ -73,7 +75,7 @@ impl<'a> Document<'a> {
     pub fn parse(text: &'a str) -> Result<Self, DocumentError> {
         let whole: &RawValue = serde_json::from_str(text).map_err(|error| DocumentError::NotJson(error.to_string()))?;
         let top = whole.get();
-        let mut document = Self { text, jobs: Vec::new(), holder: None, updated_at: None, bare: false };
+        let mut document = Self { text, jobs: Vec::new(), holder: None, updated_at: None, void: None, top };
         match top.as_bytes().first() {
             Some(b'[') => document.hold(top),
             Some(b'{') => {
@@ -82,12 +84,12 @@ impl<'a> Document<'a> {
                 document.updated_at = find("updated_at");
                 match find("jobs") {
                     Some(jobs) if jobs.starts_with(['[', '{']) => document.hold(jobs),
-                    Some(_) => Ok(()),
-                    None if pairs.iter().any(|(_, value)| value.starts_with('{')) => document.hold(top),
-                    None => {
-                        document.bare = true;
+                    Some(void) => {
+                        document.void = Some(void);
                         Ok(())
                     }
+                    None if pairs.iter().any(|(_, value)| value.starts_with('{')) => document.hold(top),
+                    None => Ok(()),
                 }
             }
             _ => Err(DocumentError::NoJobs),
@@ -133,17 +135,19 @@ impl<'a> Document<'a> {
             let gap = gap_before(self.text, holder, self.jobs.first().map_or("", |(_, first)| first));
             return changes.insert_after(last, format!(",{gap}{entry}"));
         }
-        match self.holder {
-            Some(holder) => changes.replace(holder, format!("[\n    {entry}\n  ]")),
-            None if self.bare => changes.replace_all(format!("{{\n  \"jobs\": [\n    {entry}\n  ]\n}}")),
-            None => changes.replace_all(format!("{{\n  \"jobs\": [\n    {entry}\n  ]\n}}")),
+        let list = format!("[\n    {entry}\n  ]");
+        if let Some(place) = self.holder.or(self.void) {
+            return changes.replace(place, list);
         }
+        let rest = self.top.get(1..).unwrap_or("}");
+        let end = if rest.trim_start() == "}" { "\n}".to_owned() } else { format!(",{rest}") };
+        changes.replace(self.top, format!("{{\n  \"jobs\": {list}{end}"));
     }
 
     /// The change that takes a job out, with the comma that belongs to it.
     pub fn remove(&self, changes: &mut Changes<'a>, place: usize) {
         let Some((_, job)) = self.jobs.get(place) else { return };
-        let (start, end) = changes.range(job);
+        let (_, end) = changes.range(job);
         let previous = place.checked_sub(1).and_then(|place| self.jobs.get(place));
         let next = self.jobs.get(place + 1);
         match (next, previous) {
@@ -156,8 +160,7 @@ impl<'a> Document<'a> {
                 changes.splices.push((changes.range(previous).1..end, String::new()));
             }
             (None, None) => {
-                let begin = self.begin_of(job).min(start);
-                changes.splices.push((begin..end, String::new()));
+                changes.splices.push((self.begin_of(job)..end, String::new()));
             }
         }
     }
@@ -213,10 +216,6 @@ impl<'a> Changes<'a> {
         self.splices.push((start..end, by));
     }
 
-    fn replace_all(&mut self, by: String) {
-        self.splices = vec![(0..self.text.len(), by)];
-    }
-
     fn insert_after(&mut self, part: &str, what: String) {
         let end = self.range(part).1;
         self.splices.push((end..end, what));
@@ -245,16 +244,15 @@ impl<'a> Changes<'a> {
 
     fn add(&mut self, job: &'a str, pairs: &[(String, &'a str)], key: &str, value: &str) {
         let pair = format!("{}: {value}", quoted(key));
-        match (pairs.first(), pairs.last()) {
-            (Some((first, _)), Some((_, last))) => {
+        match pairs.last() {
+            Some((_, last)) => {
                 // The white space in front of the first key is the layout of all of them.
                 let after_brace = job.get(1..).unwrap_or_default();
                 let gap = after_brace.find('"').and_then(|end| after_brace.get(..end)).unwrap_or_default();
-                let _ = first;
                 let gap = if gap.is_empty() { " " } else { gap };
                 self.insert_after(last, format!(",{gap}{pair}"));
             }
-            _ => self.replace(job, format!("{{{pair}}}")),
+            None => self.replace(job, format!("{{{pair}}}")),
         }
     }
 

@@ -59,6 +59,11 @@ pub struct NewJob {
     pub paused: bool,
 }
 
+/// Whether a path climbs, which no run of it would be allowed.
+fn leads_out(script: &str) -> bool {
+    std::path::Path::new(script).components().any(|part| part == std::path::Component::ParentDir)
+}
+
 impl NewJob {
     /// The record, laid out as the model writes it.
     fn record(&self, id: &str, now: Timestamp, zone: &TimeZone) -> Result<String, EditError> {
@@ -66,6 +71,9 @@ impl NewJob {
         let Parsed { schedule, display } = parse(&self.schedule, now, zone)?;
         if self.no_agent && self.script.is_none() {
             return Err(invalid("--no-agent needs --script: the script is the whole job then"));
+        }
+        if self.script.as_deref().is_some_and(leads_out) {
+            return Err(invalid("--script must lie in the home's scripts/ folder: no \"..\" in its path"));
         }
         if self.script.is_none() && self.prompt.trim().is_empty() {
             return Err(invalid("there is nothing to run: give a prompt, or --script"));

@@ -115,19 +115,13 @@ impl Runner {
     async fn ask_the_agent(
         &self,
         job: &Claimed,
-        mut record: Record,
+        record: Record,
         guard: &Guard,
         started: Timestamp,
     ) -> (Result, Option<Record>) {
-        let run = self.run_of(job, 0, String::new(), started);
-        let Ok((written, record)) = spawn_blocking(move || (record.write(&run), record)).await else {
-            return (failed("The run cannot be put on record, so it was not started".to_owned(), None), None);
-        };
+        let (written, record) = put_on_record(record, self.run_of(job, 0, String::new(), started)).await;
         if let Err(error) = written {
-            return (
-                failed(format!("The run cannot be put on record, so it was not started: {error}"), None),
-                Some(record),
-            );
+            return (failed(error, None), record);
         }
         let session =
             format!("cron_{}_{}", job.id, started.to_zoned(self.zone.get().clone()).strftime("%Y%m%d_%H%M%S"));
@@ -143,7 +137,7 @@ impl Runner {
             Ok(turn) => failed(turn.error.unwrap_or_else(|| "the agent failed".to_owned()), None),
             Err(fault) => failed(format!("This job needs an agent: {fault}"), None),
         };
-        (result, Some(record))
+        (result, record)
     }
 
     fn run_of(&self, job: &Claimed, pid: u32, start_marker: String, started: Timestamp) -> Run {
@@ -162,7 +156,7 @@ impl Runner {
     async fn start(
         &self,
         job: &Claimed,
-        mut record: Record,
+        record: Record,
         started: Timestamp,
     ) -> (std::result::Result<(Running, Leader), String>, Option<Record>) {
         let gated = match self.program(job).and_then(|program| {
@@ -173,15 +167,12 @@ impl Runner {
         };
         let leader = self.strays.lead(gated.pid);
         let run = self.run_of(job, gated.pid, gated.start_marker.clone(), started);
-        let Ok((written, record)) = spawn_blocking(move || (record.write(&run), record)).await else {
-            return (Err("The run cannot be put on record, so it was not started".to_owned()), None);
-        };
+        let (written, record) = put_on_record(record, run).await;
         if let Err(error) = written {
-            let error = format!("The run cannot be put on record, so it was not started: {error}");
-            return (Err(error), Some(record));
+            return (Err(error), record);
         }
-        let running = gated.open(b"").await.map_err(|error| format!("The script cannot be started: {error}"));
-        (running.map(|running| (running, leader)), Some(record))
+        let running = gated.open(None).await.map_err(|error| format!("The script cannot be started: {error}"));
+        (running.map(|running| (running, leader)), record)
     }
 
     fn program(&self, job: &Claimed) -> std::result::Result<Program, String> {
@@ -314,6 +305,15 @@ impl Runner {
             exit_code,
         };
         self.insist("history", &run.id, || output::remember(&self.home.join("cron"), &line));
+    }
+}
+
+/// Only what is on record may run. The record comes back, unless the very thread was lost.
+async fn put_on_record(mut record: Record, run: Run) -> (std::result::Result<(), String>, Option<Record>) {
+    let unrecorded = |error: std::io::Error| format!("The run cannot be put on record, so it was not started: {error}");
+    match spawn_blocking(move || (record.write(&run), record)).await {
+        Ok((written, record)) => (written.map_err(unrecorded), Some(record)),
+        Err(error) => (Err(unrecorded(error.into())), None),
     }
 }
 

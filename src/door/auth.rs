@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::fence::Fence;
+use crate::handler::Place;
 use crate::ledger::Guard;
 use crate::secret::{Permit, Token};
 use crate::verb::Authority;
@@ -47,7 +48,7 @@ pub struct Caller {
     /// Whether the connection lasts, so that something may be tied to it.
     pub connected: bool,
     permit: Option<TiedPermit>,
-    holds: Vec<Guard>,
+    holds: Vec<(Guard, Option<Place>)>,
 }
 
 /// So many holds a connection has at a time.
@@ -71,10 +72,10 @@ impl Caller {
     }
 
     /// Keeps a hold until it is released or the connection ends; false if there are too many.
-    pub fn hold(&mut self, guard: Guard) -> bool {
+    pub fn hold(&mut self, guard: Guard, place: Option<Place>) -> bool {
         let room = self.holds.len() < MAX_HOLDS;
         if room {
-            self.holds.push(guard);
+            self.holds.push((guard, place));
         }
         room
     }
@@ -82,7 +83,7 @@ impl Caller {
     /// Gives a hold back; false if there is none of this number.
     pub fn release(&mut self, number: u64) -> bool {
         let before = self.holds.len();
-        self.holds.retain(|hold| hold.number() != number);
+        self.holds.retain(|(hold, _)| hold.number() != number);
         self.holds.len() < before
     }
 }

@@ -23,13 +23,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 pub use guard::loopback;
 
 use super::auth::{Caller, Tokens};
 use super::deadline::WriteDeadline;
-use super::{ACCEPT_PAUSE, READ_DEADLINE, places};
+use super::{Acceptance, READ_DEADLINE, places};
 use crate::handler::{Backend, Outcome};
 use crate::protocol::{Fault, FaultKind};
 use crate::stream::Stream;
@@ -39,6 +39,8 @@ pub const MAX_BODY: usize = 64 * 1024;
 
 /// A request's head is at most so long.
 const MAX_HEAD: usize = 16 * 1024;
+
+const GENERATION: header::HeaderName = header::HeaderName::from_static("x-hermes-generation");
 
 type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -51,28 +53,23 @@ pub struct Door {
     pub tokens: Arc<Tokens>,
     /// Where we listen: our own origin.
     pub address: SocketAddr,
+    /// The backend's generation as every response bears it.
+    generation: Option<header::HeaderValue>,
 }
 
 impl Door {
+    /// A door to `backend` at `address`.
+    pub fn new(backend: Arc<Backend>, tokens: Arc<Tokens>, address: SocketAddr) -> Self {
+        let generation = backend.identity.generation.parse().ok();
+        Self { backend, tokens, address, generation }
+    }
+
     /// Accepts until the process ends.
     pub async fn serve(self, listener: TcpListener) {
         let free = Arc::new(Semaphore::new(places()));
-        let mut failing = false;
+        let mut acceptance = Acceptance::at("loopback port");
         loop {
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => {
-                    failing = false;
-                    stream
-                }
-                Err(error) => {
-                    // Said once, however long it goes on.
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot accept on the loopback port; trying again");
-                    }
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+            let Some((stream, _)) = acceptance.take(listener.accept().await).await else { continue };
             let (door, place) = (self.clone(), Arc::clone(&free).try_acquire_owned());
             tokio::spawn(async move {
                 match place {
@@ -107,8 +104,8 @@ impl Door {
             Ok(Outcome::Stream(stream)) => events(stream),
             Err(refused) => refused,
         };
-        if let Ok(generation) = self.backend.identity.generation.parse() {
-            response.headers_mut().insert("x-hermes-generation", generation);
+        if let Some(generation) = &self.generation {
+            response.headers_mut().insert(GENERATION, generation.clone());
         }
         response
     }

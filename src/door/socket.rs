@@ -23,7 +23,7 @@ use tokio_util::codec::Framed;
 
 use super::auth::{Caller, Tokens};
 use super::deadline::{Frames, WriteDeadline};
-use super::{ACCEPT_PAUSE, MAX_CONNECTIONS, READ_DEADLINE, places};
+use super::{Acceptance, MAX_CONNECTIONS, READ_DEADLINE, places};
 use crate::codec::{self, MAX_FRAME, MAX_HELLO};
 use crate::handler::{Backend, Outcome};
 use crate::protocol::{Answer, Fault, FaultKind, PROTOCOL, Reply, Request, Welcome};
@@ -56,26 +56,13 @@ impl Door {
     /// Accepts until the process ends. `renewed` brings a fresh listener when the old one's name has vanished.
     pub async fn serve(self, mut listener: Listener, mut renewed: mpsc::Receiver<Listener>) {
         let free = Arc::new(Semaphore::new(places()));
-        let mut failing = false;
+        let mut acceptance = Acceptance::at("control socket");
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 Some(fresh) = renewed.recv() => { listener = fresh; continue }
             };
-            let stream = match accepted {
-                Ok(stream) => {
-                    failing = false;
-                    stream
-                }
-                Err(error) => {
-                    // Said once, however long it goes on.
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot accept on the control socket; trying again");
-                    }
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+            let Some(stream) = acceptance.take(accepted).await else { continue };
             let (door, place) = (self.clone(), Arc::clone(&free).try_acquire_owned());
             tokio::spawn(async move {
                 match place {

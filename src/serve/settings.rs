@@ -74,6 +74,8 @@ impl Settings {
             Some(home) => PathBuf::from(home),
             None => PathBuf::from(env("HOME").ok_or_else(no_home)?).join(".hermes"),
         };
+        // Jobs run in other folders, where a relative home would be another one.
+        let root = std::path::absolute(&root).map_err(|error| ServeError::Usage(format!("HERMES_HOME: {error}")))?;
         let home = match &options.profile {
             Some(profile) => root.join("profiles").join(plain_name(profile)?),
             None => root,

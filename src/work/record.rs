@@ -6,9 +6,9 @@
 //! 4. A file whose lock is free belongs to a child that died. If the program still lives it is a survivor, which counts as
 //!    work of whoever finds it; else it was interrupted.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::Flock;
@@ -173,8 +173,22 @@ impl Record {
         self.file.sync_data()
     }
 
+    /// Puts what the program reads beside the run: a file, so that the program has all of it whatever becomes of us. It
+    /// goes when the program opens it.
+    ///
+    /// # Errors
+    /// It could not be written: the run must not begin.
+    pub fn write_input(&self, input: &str) -> io::Result<PathBuf> {
+        let path = self.path.with_extension("input");
+        let _ = fs::remove_file(&path);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.write_all(input.as_bytes())?;
+        Ok(path)
+    }
+
     /// The run is over and its result is stored.
     pub fn remove(self) {
+        // There is none, but for a run that was stopped at the gate.
+        let _ = fs::remove_file(self.path.with_extension("input"));
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "a run's record cannot be removed");
         }

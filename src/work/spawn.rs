@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::io::AsyncWriteExt;
@@ -78,18 +78,14 @@ fn own_executable() -> io::Result<PathBuf> {
 }
 
 impl Gated {
-    /// Lets the program begin, with `input` on its standard input and nothing behind it.
+    /// Lets the program begin, with the file `input` as its standard input, or with nothing to read.
     ///
     /// # Errors
     /// The shim is gone.
-    pub async fn open(mut self, input: &[u8]) -> io::Result<Running> {
-        self.gate.write_all(b"\n").await?;
-        // A program may leave without reading all of it; that is its own affair.
-        let mut gate = self.gate;
-        let input = input.to_vec();
-        tokio::spawn(async move {
-            let _ = gate.write_all(&input).await;
-        });
+    pub async fn open(mut self, input: Option<&Path>) -> io::Result<Running> {
+        let mut word = input.map_or_else(Vec::new, |path| path.as_os_str().as_encoded_bytes().to_vec());
+        word.push(shim::END_OF_WORD);
+        self.gate.write_all(&word).await?;
         let group = Group::of(self.pid).ok_or_else(group::no_pid)?;
         Ok(Running { child: self.child, group, stdout: self.stdout, stderr: self.stderr })
     }

@@ -1,10 +1,10 @@
 //! Turns: an agent command, run once a prompt, one at a time a session.
 //!
 //! 1. A prompt is admitted, entered in the session ledger as queued, and written to the journal; only then acknowledged.
-//! 2. The session's own task takes the next one. From its `begin` in the journal on it is never run again.
-//! 3. The agent runs behind the gate, the prompt on its standard input, its group on record.
-//! 4. When the agent has exited its reply is in the journal; while its group lives the session unwinds, and is busy.
-//! 5. After a crash, what ran is interrupted and what waited runs.
+//! 2. The session's own task takes the next one; `turn/run.rs` sees it to its end.
+//! 3. After a crash, what ran is interrupted and what waited runs. Until that is known the session ledger is unreadable.
+
+mod run;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,27 +12,22 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Stop;
 use super::agent::Agent;
 use super::journal::{Journal, JournalError, Waiting};
-use super::record::{Record, Run, Runs};
-use super::spawn;
-use super::strays::{Leader, Strays};
-use super::supervise::{Cut, until};
+use super::record::Runs;
+use super::strays::Strays;
 use crate::cron::job::is_plain;
 use crate::cron::schedule::iso;
 use crate::cron::zone::Zone;
 use crate::fence::Admission;
 use crate::ledger::{Guard, Ledgers};
-use crate::protocol::{Fault, FaultKind, LedgerKind, Reply, SessionReport, TurnReport, TurnState};
+use crate::protocol::{Fault, FaultKind, LedgerKind, Reply, SessionReport, TurnReport};
 
 /// A prompt is at most so long.
 pub const MAX_PROMPT: usize = 256 * 1024;
-
-/// So much of a reply is kept.
-const MAX_REPLY: usize = 256 * 1024;
 
 /// So many prompts wait in a session, and in all of them.
 pub const MAX_QUEUED: usize = 64;
@@ -41,14 +36,12 @@ const MAX_QUEUED_IN_ALL: usize = 1024;
 /// Between TERM and KILL of an interrupted turn.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 
-/// A session whose last agent outlived an earlier backend is looked at this often.
-const HELD_BACK: Duration = Duration::from_millis(200);
+/// How long a journal that cannot be used is left alone; longer from time to time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a turn is recorded with that a dead backend had begun.
 const LOST: &str = "Interrupted: the backend died while this turn was under way; it is not run again.";
-
-/// What a turn is recorded with that was told to end.
-const INTERRUPTED: &str = "Interrupted before the agent had answered.";
 
 /// The turns of a child. Clones are handles to the same ones.
 #[derive(Clone)]
@@ -106,6 +99,11 @@ impl Turns {
         self.shared.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What waits while the backend leaves is on disk, and runs in the next one.
+    fn leaving(&self) -> bool {
+        *self.shared.stop.borrow() > Stop::Run
+    }
+
     fn now(&self) -> String {
         iso(self.shared.ledgers.clock().wall(), self.shared.zone.get())
     }
@@ -126,20 +124,40 @@ impl Turns {
         if !self.shared.journal.exists() {
             return;
         }
+        let Err(fault) = self.take_up(None).await else { return };
+        tracing::error!(%fault, "accepted prompts cannot be taken up: the verdict is unknown until they are");
+        let Ok(admission) = self.shared.ledgers.admit() else { return };
+        let doubt = self.shared.ledgers.doubt(&admission, LedgerKind::Session, "control.db", &fault.message);
+        let turns = self.clone();
+        tokio::spawn(async move {
+            let mut pause = FIRST_PAUSE;
+            // A backend that leaves has nothing to take up any more.
+            let mut stop = turns.shared.stop.clone();
+            while !turns.leaving() && turns.take_up(Some(&doubt)).await.is_err() {
+                let _ = timeout(pause, stop.wait_for(|stop| *stop > Stop::Run)).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        });
+    }
+
+    async fn take_up(&self, doubt: Option<&Guard>) -> Result<(), Fault> {
         let at = self.now();
-        let waiting = match self.journal(move |journal| journal.recover(LOST, &at)).await {
-            Ok(waiting) => waiting,
-            Err(fault) => return tracing::error!(%fault, "accepted prompts cannot be taken up"),
-        };
+        let waiting = self.journal(move |journal| journal.recover(LOST, &at)).await?;
         if !waiting.is_empty() && self.shared.agent.command.is_empty() {
             let prompts = waiting.len();
-            return tracing::warn!(prompts, "accepted prompts wait for an agent: start with --agent-command");
+            tracing::warn!(prompts, "accepted prompts wait for an agent: start with --agent-command");
+            return Ok(());
         }
         for Waiting { turn, session, prompt } in waiting {
-            let Ok(admission) = self.shared.ledgers.admit() else { return };
+            let admission = match doubt {
+                Some(doubt) => doubt.admit(),
+                None => self.shared.ledgers.admit().ok(),
+            };
+            let Some(admission) = admission else { return Ok(()) };
             let guard = self.shared.ledgers.enter(&admission, LedgerKind::Session, &session, "continuation scheduled");
             self.enqueue(&session, Queued { turn, prompt, guard });
         }
+        Ok(())
     }
 
     /// Accepts a prompt.
@@ -158,15 +176,30 @@ impl Turns {
             }
         }
         let guard = self.shared.ledgers.enter(admission, LedgerKind::Session, session, "prompt queued");
-        let (turns, session) = (self.clone(), session.to_owned());
-        // A caller that goes away meanwhile takes nothing with it: what is on disk is queued.
+        self.accept(session.to_owned(), prompt, guard, Self::enqueue).await
+    }
+
+    /// Puts a prompt on disk and then has it run; how many come first.
+    async fn accept(
+        &self,
+        session: String,
+        prompt: String,
+        guard: Guard,
+        run: impl FnOnce(&Self, &str, Queued) -> u32 + Send + 'static,
+    ) -> Result<Reply, Fault> {
+        let turns = self.clone();
+        // A caller that goes away meanwhile takes nothing with it: what is on disk is run.
         let accepted = tokio::spawn(async move {
-            let (at, name, text) = (turns.now(), session.clone(), prompt.clone());
-            let turn = turns.journal(move |journal| journal.accept(&name, &text, &at)).await?;
-            let ahead = turns.enqueue(&session, Queued { turn, prompt, guard });
+            let turn = turns.put_on_disk(&session, &prompt).await?;
+            let ahead = run(&turns, &session, Queued { turn, prompt, guard });
             Ok(Reply::Submitted { turn, ahead })
         });
         accepted.await.unwrap_or_else(|error| Err(Fault::new(FaultKind::Unavailable, error.to_string())))
+    }
+
+    async fn put_on_disk(&self, session: &str, prompt: &str) -> Result<u64, Fault> {
+        let (session, prompt, at) = (session.to_owned(), prompt.to_owned(), self.now());
+        self.journal(move |journal| journal.accept(&session, &prompt, &at)).await
     }
 
     /// Starts a turn of its own for one that runs; it ends with that one unless it is detached.
@@ -192,22 +225,15 @@ impl Turns {
             ));
         };
         let guard = self.shared.ledgers.enter(admission, LedgerKind::Delegation, session, "delegated task");
-        let (turns, session) = (self.clone(), format!("{session}.delegated"));
-        let accepted = tokio::spawn(async move {
-            let (at, name, text) = (turns.now(), session.clone(), prompt.clone());
-            let turn = turns.journal(move |journal| journal.accept(&name, &text, &at)).await?;
+        // The parent follows the backend; a detached one has to do that by itself.
+        let leader = if detached { self.shared.stop.clone() } else { parent };
+        let run = |turns: &Self, session: &str, queued: Queued| {
+            let (turns, name) = (turns.clone(), format!("{session}-{}", queued.turn));
             let stop = watch::Sender::new(Stop::Run);
-            let runner = turns.clone();
-            tokio::spawn(async move {
-                let follow = (!detached).then(|| tokio::spawn(end_with(parent, stop.clone())));
-                runner.run(&format!("{session}-{turn}"), Queued { turn, prompt, guard }, stop).await;
-                if let Some(follow) = follow {
-                    follow.abort();
-                }
-            });
-            Ok(Reply::Submitted { turn, ahead: 0 })
-        });
-        accepted.await.unwrap_or_else(|error| Err(Fault::new(FaultKind::Unavailable, error.to_string())))
+            tokio::spawn(async move { turns.run_behind(leader, &name, queued, stop).await });
+            0
+        };
+        self.accept(format!("{session}.delegated"), prompt, guard, run).await
     }
 
     /// Runs one prompt in a session of its own and waits for its end, as work of whoever holds `under`.
@@ -220,12 +246,9 @@ impl Turns {
         let admission = under.admit().ok_or_else(gone)?;
         let guard = self.shared.ledgers.enter(&admission, LedgerKind::Session, session, "prompt queued");
         drop(admission);
-        let (at, name, text) = (self.now(), session.to_owned(), prompt.clone());
-        let turn = self.journal(move |journal| journal.accept(&name, &text, &at)).await?;
+        let turn = self.put_on_disk(session, &prompt).await?;
         let stop = watch::Sender::new(Stop::Run);
-        let ladder = tokio::spawn(end_with(self.shared.stop.clone(), stop.clone()));
-        self.run(session, Queued { turn, prompt, guard }, stop).await;
-        ladder.abort();
+        self.run_behind(self.shared.stop.clone(), session, Queued { turn, prompt, guard }, stop).await;
         self.turn(turn, false).await
     }
 
@@ -260,12 +283,17 @@ impl Turns {
         u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
+    /// One turn, which ends when its leader does.
+    async fn run_behind(&self, leader: watch::Receiver<Stop>, name: &str, queued: Queued, stop: watch::Sender<Stop>) {
+        let follower = tokio::spawn(follow(leader, stop.clone()));
+        self.run(name, queued, &stop).await;
+        follower.abort();
+    }
+
     /// Takes one prompt after the other, until there is none or the backend leaves.
     async fn serve(&self, name: &str) {
         while let Some((queued, stop)) = self.next(name) {
-            let ladder = tokio::spawn(end_with(self.shared.stop.clone(), stop.clone()));
-            self.run(name, queued, stop).await;
-            ladder.abort();
+            self.run_behind(self.shared.stop.clone(), name, queued, stop).await;
         }
     }
 
@@ -273,124 +301,13 @@ impl Turns {
         let mut sessions = self.sessions_now();
         let session = sessions.get_mut(name)?;
         session.running = None;
-        // What waits while the backend leaves is on disk, and runs in the next one.
-        let leaving = *self.shared.stop.borrow() > Stop::Run;
-        let Some(queued) = session.queue.pop_front().filter(|_| !leaving) else {
+        let Some(queued) = session.queue.pop_front().filter(|_| !self.leaving()) else {
             sessions.remove(name);
             return None;
         };
         let stop = watch::Sender::new(Stop::Run);
         session.running = Some((queued.turn, stop.clone()));
         Some((queued, stop))
-    }
-
-    /// One turn from begin to end. The guard goes last.
-    async fn run(&self, name: &str, queued: Queued, stop: watch::Sender<Stop>) {
-        let Queued { turn, prompt, guard } = queued;
-        let ended = match self.start(name, turn, &prompt).await {
-            Ok(started) => {
-                guard.set_why("turn running");
-                self.see_to_its_end(turn, started, &guard, stop.subscribe()).await
-            }
-            Err(error) => {
-                self.end(turn, TurnState::Failed, None, Some(error)).await;
-                None
-            }
-        };
-        self.shared.strays.enter_orphans(&guard, name);
-        if let Some(record) = ended {
-            record.remove();
-        }
-        drop(guard);
-    }
-
-    async fn start(&self, name: &str, turn: u64, prompt: &str) -> Result<Started, String> {
-        let program = self.shared.agent.program(name, turn)?;
-        let mut record = self.reserve(name).await?;
-        let at = self.now();
-        let begun = at.clone();
-        self.journal(move |journal| journal.begin(turn, &begun)).await.map_err(|fault| fault.message)?;
-        let gated = spawn::gated(&program).map_err(|error| format!("the agent cannot be started: {error}"))?;
-        let leader = self.shared.strays.lead(gated.pid);
-        let run = Run {
-            kind: "turn".to_owned(),
-            id: name.to_owned(),
-            pid: gated.pid,
-            start_marker: gated.start_marker.clone(),
-            scheduled_for: None,
-            started_at: at,
-            result: None,
-        };
-        let written = spawn_blocking(move || record.write(&run).map(|()| record)).await;
-        let record = written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        let running =
-            gated.open(prompt.as_bytes()).await.map_err(|error| format!("the agent cannot be started: {error}"))?;
-        Ok(Started { running, leader, record })
-    }
-
-    /// The record of the session; an agent that outlived an earlier backend is waited for.
-    async fn reserve(&self, name: &str) -> Result<Record, String> {
-        loop {
-            match self.shared.runs.reserve("turn", name) {
-                Ok(Some(record)) => return Ok(record),
-                Ok(None) => sleep(HELD_BACK).await,
-                Err(error) => return Err(format!("the turn cannot be put on record: {error}")),
-            }
-        }
-    }
-
-    async fn see_to_its_end(
-        &self,
-        turn: u64,
-        started: Started,
-        guard: &Guard,
-        stop: watch::Receiver<Stop>,
-    ) -> Option<Record> {
-        let Started { running, leader, record } = started;
-        let spawn::Running { mut child, group, mut stdout, mut stderr } = running;
-        let limit = self.shared.agent.limit.unwrap_or(FOR_EVER);
-        let (status, cut) = until(group, limit, stop.clone(), async { child.wait().await.ok() }).await;
-        let mut reply = stdout.settled().await;
-        let complaints = stderr.settled().await;
-        if !complaints.trim().is_empty() {
-            tracing::info!(turn, stderr = complaints.trim(), "the agent says");
-        }
-        if reply.len() > MAX_REPLY {
-            let end = (0..=MAX_REPLY).rev().find(|end| reply.is_char_boundary(*end)).unwrap_or(0);
-            let cut = reply.len() - end;
-            reply.truncate(end);
-            reply.push_str(&format!("\n[… {cut} bytes cut …]"));
-        }
-        let reply = Some(reply.trim_end().to_owned()).filter(|reply| !reply.is_empty());
-        let (state, error) = match (cut, status) {
-            (Some(Cut::Interrupted), _) => (TurnState::Interrupted, Some(INTERRUPTED.to_owned())),
-            (Some(Cut::TimedOut), _) => {
-                (TurnState::Failed, Some(format!("the agent took longer than {} s", limit.as_secs())))
-            }
-            (None, Some(status)) if status.success() => (TurnState::Done, None),
-            (None, status) => {
-                let how = status.map_or("in an unknown way".to_owned(), |status| status.to_string());
-                (
-                    TurnState::Failed,
-                    Some(format!("the agent ended with {how}\n{}", complaints.trim()).trim().to_owned()),
-                )
-            }
-        };
-        self.end(turn, state, reply, error).await;
-        guard.set_why("unwinding");
-        until(group, FOR_EVER, stop, group.gone()).await;
-        drop(leader);
-        Some(record)
-    }
-
-    async fn end(&self, turn: u64, state: TurnState, reply: Option<String>, error: Option<String>) {
-        let at = self.now();
-        let written =
-            self.journal(move |journal| journal.end(turn, state, reply.as_deref(), error.as_deref(), &at)).await;
-        if let Err(fault) = written {
-            tracing::error!(turn, %fault, "the end of a turn cannot be written; the next start records it as interrupted");
-        }
-        self.shared.ended.send_modify(|count| *count += 1);
     }
 
     /// Tells the turn of a session to end; which that is.
@@ -402,11 +319,7 @@ impl Turns {
         let Some((turn, stop)) = sessions.get(name).and_then(|session| session.running.clone()) else {
             return Err(Fault::new(FaultKind::Conflict, format!("no turn runs in {name}: see hermesctl sessions")));
         };
-        stop.send_replace(Stop::Term);
-        tokio::spawn(async move {
-            sleep(INTERRUPT_GRACE).await;
-            stop.send_replace(Stop::Kill);
-        });
+        tokio::spawn(async move { end(&stop).await });
         Ok(turn)
     }
 
@@ -463,27 +376,22 @@ impl Turns {
     }
 }
 
-/// Longer than any turn.
-const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
-
-struct Started {
-    running: spawn::Running,
-    leader: Leader,
-    record: Record,
+/// Tells work to end, and then ends it.
+async fn end(work: &watch::Sender<Stop>) {
+    work.send_replace(Stop::Term);
+    sleep(INTERRUPT_GRACE).await;
+    work.send_replace(Stop::Kill);
 }
 
-/// Passes the order to end on; a sender that is gone has nothing more to say, but that its work is over.
-async fn end_with(mut from: watch::Receiver<Stop>, to: watch::Sender<Stop>) {
+/// Passes the order to end on; a leader that is gone has nothing more to say, but that its work is over.
+async fn follow(mut leader: watch::Receiver<Stop>, work: watch::Sender<Stop>) {
     loop {
-        let stage = *from.borrow_and_update();
+        let stage = *leader.borrow_and_update();
         if stage >= Stop::Term {
-            to.send_replace(stage);
+            work.send_replace(stage);
         }
-        if from.changed().await.is_err() {
-            to.send_replace(Stop::Term);
-            sleep(INTERRUPT_GRACE).await;
-            to.send_replace(Stop::Kill);
-            return;
+        if leader.changed().await.is_err() {
+            return end(&work).await;
         }
     }
 }

@@ -5,6 +5,10 @@ use std::process::{Child as Process, Stdio};
 
 use serde_json::json;
 
+use hermes::client::ClientError;
+use hermes::protocol::{Event, FaultKind, QuestionKind, Request};
+
+use crate::retire::Peer;
 use crate::support::{Child, Home, Opts, SOON, TOKEN, curl, hermesctl, wait_until};
 
 fn ask(home: &Home, args: &[&str]) -> Process {
@@ -113,4 +117,28 @@ fn a_released_process_lives_on_and_counts_no_more() {
     assert_eq!(child.terminate().code(), Some(0));
     assert!(!crate::support::gone(stray), "it was let go on purpose");
     crate::support::kill_pid(stray);
+}
+
+#[test]
+fn however_many_questions_are_open_one_can_be_answered_over_the_socket() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &Opts::desktop());
+    let mut askers = Vec::new();
+    let refused = loop {
+        let mut peer = Peer::connect(&child);
+        let text = format!("Question {}?", askers.len());
+        peer.subscribe(Request::Ask { kind: QuestionKind::Clarify, text, choices: Vec::new(), timeout_ms: None });
+        match peer.event() {
+            Ok(Event::Asked { id }) => askers.push((peer, id)),
+            other => break other,
+        }
+        assert!(askers.len() < 256, "a door has no more connections than that");
+    };
+    assert!(matches!(&refused, Err(ClientError::Fault(fault)) if fault.kind == FaultKind::TooMany), "{refused:?}");
+    let (asker, id) = askers.last_mut().unwrap();
+    assert_eq!(hermesctl(&home, &["idle"]).code, 1);
+    assert_eq!(hermesctl(&home, &["answer", id, "this"]).code, 0);
+    assert!(matches!(asker.event(), Ok(Event::Answered { answer: Some(_) })));
+    drop(askers);
+    child.wait_idle();
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Child, Home, Opts, SOON, TOKEN, curl, gone, hermesctl, kill_pid, wait_until};
 
 /// `say X`, `fail X`, `wait FILE` (until the file is there), `linger` (answers, and leaves a member of its group behind),
-/// `ask Q`, `delegate P`, `hang`.
+/// `ask Q`, `delegate P`, `late FILE` (reads the rest of its prompt when the file is there), `hang`.
 const AGENT: &str = r#"
 read -r verb rest
 echo "$HERMES_TURN_ID $verb $rest" >> "$HERMES_HOME/agent.log"
@@ -21,6 +21,7 @@ linger) (while [ ! -e "$HERMES_HOME/$rest" ]; do sleep 0.02; done) >/dev/null 2>
 ask) "$CTL" ask --socket "$HERMES_CONTROL_SOCKET" "$rest" ;;
 delegate) "$CTL" delegate "say $rest" ;;
 delegate-long) "$CTL" delegate --detach "wait $rest"; echo started ;;
+late) echo $$ > "$HERMES_HOME/agent.pid"; while [ ! -e "$HERMES_HOME/$rest" ]; do sleep 0.02; done; cat > "$HERMES_HOME/counted.part"; mv "$HERMES_HOME/counted.part" "$HERMES_HOME/counted" ;;
 hang) trap '' TERM; echo $$ > "$HERMES_HOME/agent.pid"; sleep 300 & wait; sleep 300 ;;
 esac
 "#;
@@ -287,4 +288,129 @@ fn the_ledger_is_read_a_page_at_a_time() {
     let second = hermesctl(&home, &["ledger", "--json", "--limit", "3", "--after", &next]).json();
     assert_eq!((second["entries"].as_array().unwrap().len(), &second["next"]), (2, &Value::Null));
     assert!(hermesctl(&home, &["ledger", "--limit", "3"]).stdout.contains(&format!("--after {next}")));
+}
+
+/// Keeps everybody else from control.db until it is dropped.
+struct Locked(std::process::Child);
+
+impl Locked {
+    fn take(home: &Home) -> Self {
+        let script = "import sqlite3, sys\n\
+            db = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=20)\n\
+            db.execute('BEGIN EXCLUSIVE')\nopen(sys.argv[2], 'w').close()\nsys.stdin.read()";
+        let taken = home.root().join("taken");
+        let _ = fs::remove_file(&taken);
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", script]).arg(home.file("control.db")).arg(&taken).stdin(std::process::Stdio::piped());
+        let holder = Self(command.spawn().unwrap());
+        wait_until("control.db to be locked", SOON, || taken.exists());
+        holder
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const UNKNOWN: &str = "turn_probe_unavailable";
+
+#[test]
+fn prompts_that_cannot_be_read_at_start_make_the_verdict_unknown_until_they_can() {
+    let home = Home::new();
+    let mut child = Child::spawn(&home, &opts(&home));
+    submit(&home, "s", "wait go");
+    kill_pid(home.pid_in("agent.pid"));
+    submit(&home, "t", "wait go");
+    submit(&home, "t", "say later");
+    home.pid_in("agent.pid");
+    child.kill_hard();
+    kill_pid(home.pid_in("agent.pid"));
+    home.touch("go");
+    let aside = home.root().join("aside.db");
+    for file in ["control.db-wal", "control.db-shm"] {
+        let _ = fs::copy(home.file(file), home.root().join(file));
+    }
+    fs::rename(home.file("control.db"), &aside).unwrap();
+    fs::create_dir(home.file("control.db")).unwrap();
+    let child = Child::spawn(&home, &opts(&home));
+    child.wait_verdict("the doubt to be told", |verdict| verdict["reason"] == UNKNOWN);
+    child.holds("nobody can know", 10, |verdict| verdict["idle"].is_null());
+    assert_eq!(hermesctl(&home, &["retire"]).code, 1, "nothing authorises a stop");
+    let ledger = hermesctl(&home, &["ledger", "--json"]).json();
+    assert_eq!((&ledger["ledgers"][1]["entries"], &ledger["entries"][0]["id"]), (&Value::Null, &json!("control.db")));
+    fs::remove_dir(home.file("control.db")).unwrap();
+    for file in ["control.db-wal", "control.db-shm"] {
+        let _ = fs::rename(home.root().join(file), home.file(file));
+    }
+    fs::rename(&aside, home.file("control.db")).unwrap();
+    child.wait_idle();
+    assert_eq!(states(&home, "t").last().map(String::as_str), Some("done"), "what waited was taken up");
+}
+
+#[test]
+fn a_journal_that_is_locked_holds_turns_back_and_loses_none() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    submit(&home, "s", "wait go");
+    home.pid_in("agent.pid");
+    submit(&home, "s", "say after");
+    let locked = Locked::take(&home);
+    home.touch("go");
+    // The agent has ended, its reply cannot be written: the turn stays in its ledger, and so does what waits behind it.
+    wait_until("the turn to wait for its journal", SOON, || {
+        hermesctl(&home, &["ledger"]).stdout.contains("waiting for its journal")
+    });
+    assert_eq!(hermesctl(&home, &["retire"]).code, 1);
+    child.holds("its end is not written", 10, |verdict| verdict["detail"] == "session:s");
+    drop(locked);
+    child.wait_idle();
+    let turns = log(&home, "s");
+    assert_eq!((&turns[0]["state"], &turns[0]["reply"]), (&json!("done"), &json!("waited")));
+    assert_eq!((&turns[1]["state"], &turns[1]["reply"]), (&json!("done"), &json!("you said after")));
+}
+
+#[test]
+fn a_journal_that_is_removed_loses_no_accepted_prompt() {
+    let home = Home::new();
+    let mut child = Child::spawn(&home, &opts(&home));
+    let first = submit(&home, "s", "wait go");
+    let agent = home.pid_in("agent.pid");
+    fs::remove_file(home.file("control.db")).unwrap();
+    assert!(submit(&home, "s", "say on") > first, "numbers go on");
+    child.kill_hard();
+    kill_pid(agent);
+    let next = Child::spawn(&home, &opts(&home));
+    next.wait_idle();
+    assert_eq!(states(&home, "s"), ["interrupted", "done"]);
+}
+
+#[test]
+fn an_agent_that_outlives_its_backend_reads_all_of_its_prompt() {
+    let home = Home::new();
+    let mut child = Child::spawn(&home, &opts(&home));
+    let rest = "x".repeat(200_000);
+    let prompt = home.root().join("prompt");
+    fs::write(&prompt, format!("late go\n{rest}")).unwrap();
+    let given = std::process::Stdio::from(fs::File::open(&prompt).unwrap());
+    assert!(home.ctl(&["submit", "s", "-"]).stdin(given).output().unwrap().status.success());
+    home.pid_in("agent.pid");
+    child.kill_hard();
+    home.touch("go");
+    wait_until("the prompt to be read", SOON, || home.file("counted").exists());
+    assert_eq!(home.read("counted").trim_end(), rest);
+    assert!(crate::support::files_ending(&home.file("runs"), ".input").is_empty());
+}
+
+#[test]
+fn a_detached_delegation_ends_with_the_backend() {
+    let home = Home::new();
+    let mut child = Child::spawn(&home, &opts(&home).env("HERMES_SHUTDOWN_GRACE", "0.1"));
+    assert_eq!(hermesctl(&home, &["submit", "s", "delegate-long never", "--wait"]).code, 0);
+    let agent = home.pid_in("agent.pid");
+    child.signal(Signal::SIGTERM);
+    assert_eq!(child.wait_exit(SOON).code(), Some(0));
+    assert!(gone(agent), "nothing is left running");
 }

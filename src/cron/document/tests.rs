@@ -77,3 +77,18 @@ fn a_byte_order_mark_and_control_characters_are_read() {
     assert!(readable(b"\xff".to_vec()).is_err());
     assert_eq!(without_control_characters("[\"a\nb\"]\n"), "[\"a\\u000ab\"]\n");
 }
+
+#[test]
+fn a_file_without_a_list_keeps_everything_else_when_a_job_is_appended() {
+    for (text, expected) in [
+        ("{}", r#"{"jobs":[{"id":"a"}]}"#),
+        (r#"{"version": 2, "note": [1]}"#, r#"{"jobs":[{"id":"a"}],"version":2,"note":[1]}"#),
+        (r#"{"version": 2, "jobs": null}"#, r#"{"version":2,"jobs":[{"id":"a"}]}"#),
+    ] {
+        let document = Document::parse(text).unwrap();
+        let mut changes = document.changes();
+        document.append(&mut changes, "a", r#"{"id":"a"}"#);
+        let after: serde_json::Value = serde_json::from_str(&changes.apply()).unwrap();
+        assert_eq!(after, serde_json::from_str::<serde_json::Value>(expected).unwrap(), "{text}");
+    }
+}

@@ -1,0 +1,241 @@
+//! One turn, from its begin to its end.
+//!
+//! 1. Its session's record is reserved; an agent that outlived an earlier backend is waited for.
+//! 2. It is begun in the journal: from here on it is never run again.
+//! 3. The agent runs behind the gate, the prompt as its standard input, its group on record.
+//! 4. When the agent has exited its reply goes into the journal; while its group lives the session unwinds, and is busy.
+//!
+//! A journal that cannot be written is tried again, and the turn stays in its ledger as long: nothing that was accepted or
+//! answered is given up before the backend itself is.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::{FIRST_PAUSE, LONGEST_PAUSE, Queued, Turns};
+use crate::ledger::Guard;
+use crate::protocol::TurnState;
+use crate::work::Stop;
+use crate::work::journal::{Journal, JournalError};
+use crate::work::record::{Record, Run};
+use crate::work::spawn;
+use crate::work::strays::Leader;
+use crate::work::supervise::{Cut, until};
+
+/// So much of a reply is kept.
+const MAX_REPLY: usize = 256 * 1024;
+
+/// A session whose last agent outlived an earlier backend is looked at this often.
+const HELD_BACK: Duration = Duration::from_millis(200);
+
+/// Longer than any turn.
+const FOR_EVER: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+
+/// What a turn is recorded with that was told to end.
+const INTERRUPTED: &str = "Interrupted before the agent had answered.";
+
+struct Started {
+    running: spawn::Running,
+    leader: Leader,
+    record: Record,
+}
+
+/// Why a turn did not start.
+enum NotStarted {
+    /// It is not begun, and runs in the next backend.
+    Left,
+    /// It was told to end before it began.
+    Interrupted,
+    /// It has failed.
+    Failed(String),
+}
+
+/// How a turn ended.
+#[derive(Clone)]
+struct Ending {
+    state: TurnState,
+    reply: Option<String>,
+    error: Option<String>,
+}
+
+impl Ending {
+    fn without_reply(state: TurnState, error: impl Into<String>) -> Self {
+        Self { state, reply: None, error: Some(error.into()) }
+    }
+}
+
+impl Turns {
+    /// One turn from begin to end. The guard goes last.
+    pub(super) async fn run(&self, name: &str, queued: Queued, stop: &watch::Sender<Stop>) {
+        let Queued { turn, prompt, guard } = queued;
+        let record = match self.start(name, turn, &prompt, &guard, stop).await {
+            Ok(started) => {
+                guard.set_why("turn running");
+                Some(self.see_to_its_end(turn, started, &guard, stop.subscribe()).await)
+            }
+            Err(NotStarted::Left) => None,
+            Err(NotStarted::Interrupted) => {
+                self.end(turn, &guard, Ending::without_reply(TurnState::Interrupted, INTERRUPTED)).await;
+                None
+            }
+            Err(NotStarted::Failed(error)) => {
+                self.end(turn, &guard, Ending::without_reply(TurnState::Failed, error)).await;
+                None
+            }
+        };
+        self.shared.strays.enter_orphans(&guard, name);
+        if let Some(record) = record {
+            record.remove();
+        }
+        drop(guard);
+    }
+
+    async fn start(
+        &self,
+        name: &str,
+        turn: u64,
+        prompt: &str,
+        guard: &Guard,
+        stop: &watch::Sender<Stop>,
+    ) -> Result<Started, NotStarted> {
+        let program = self.shared.agent.program(name, turn).map_err(NotStarted::Failed)?;
+        let record = self.reserve(name, stop).await?;
+        let at = self.now();
+        let begun = at.clone();
+        let told_to_end = || self.must_not_start(stop);
+        if !self.insist(guard, told_to_end, move |journal| journal.begin(turn, &begun)).await {
+            return Err(self.not_started());
+        }
+        self.start_begun(name, &program, prompt, at, record).await.map_err(NotStarted::Failed)
+    }
+
+    async fn start_begun(
+        &self,
+        name: &str,
+        program: &spawn::Program,
+        prompt: &str,
+        at: String,
+        mut record: Record,
+    ) -> Result<Started, String> {
+        let gated = spawn::gated(program).map_err(|error| format!("the agent cannot be started: {error}"))?;
+        let leader = self.shared.strays.lead(gated.pid);
+        let run = Run {
+            kind: "turn".to_owned(),
+            id: name.to_owned(),
+            pid: gated.pid,
+            start_marker: gated.start_marker.clone(),
+            scheduled_for: None,
+            started_at: at,
+            result: None,
+        };
+        let prompt = prompt.to_owned();
+        let written = spawn_blocking(move || {
+            let input = record.write_input(&prompt)?;
+            record.write(&run).map(|()| (record, input))
+        });
+        let unrecorded = |error: std::io::Error| format!("the turn cannot be put on record: {error}");
+        let (record, input) = written.await.map_err(|error| unrecorded(error.into()))?.map_err(unrecorded)?;
+        let running = gated.open(Some(&input)).await;
+        let running = running.map_err(|error| format!("the agent cannot be started: {error}"))?;
+        Ok(Started { running, leader, record })
+    }
+
+    fn must_not_start(&self, stop: &watch::Sender<Stop>) -> bool {
+        self.leaving() || *stop.borrow() >= Stop::Term
+    }
+
+    fn not_started(&self) -> NotStarted {
+        if self.leaving() { NotStarted::Left } else { NotStarted::Interrupted }
+    }
+
+    /// The record of the session; an agent that outlived an earlier backend is waited for.
+    async fn reserve(&self, name: &str, stop: &watch::Sender<Stop>) -> Result<Record, NotStarted> {
+        loop {
+            match self.shared.runs.reserve("turn", name) {
+                Ok(Some(record)) => return Ok(record),
+                Ok(None) if self.must_not_start(stop) => return Err(self.not_started()),
+                Ok(None) => sleep(HELD_BACK).await,
+                Err(error) => {
+                    return Err(NotStarted::Failed(format!("the turn cannot be put on record: {error}")));
+                }
+            }
+        }
+    }
+
+    async fn see_to_its_end(&self, turn: u64, started: Started, guard: &Guard, stop: watch::Receiver<Stop>) -> Record {
+        let Started { running, leader, record } = started;
+        let spawn::Running { mut child, group, mut stdout, mut stderr } = running;
+        let limit = self.shared.agent.limit.unwrap_or(FOR_EVER);
+        let (status, cut) = until(group, limit, stop.clone(), async { child.wait().await.ok() }).await;
+        let reply = Some(shortened(stdout.settled().await)).filter(|reply| !reply.is_empty());
+        let complaints = stderr.settled().await;
+        let complaints = complaints.trim();
+        if !complaints.is_empty() {
+            tracing::info!(turn, stderr = complaints, "the agent says");
+        }
+        let (state, error) = match (cut, status) {
+            (Some(Cut::Interrupted), _) => (TurnState::Interrupted, Some(INTERRUPTED.to_owned())),
+            (Some(Cut::TimedOut), _) => {
+                (TurnState::Failed, Some(format!("the agent took longer than {} s", limit.as_secs())))
+            }
+            (None, Some(status)) if status.success() => (TurnState::Done, None),
+            (None, status) => {
+                let how = status.map_or("in an unknown way".to_owned(), |status| status.to_string());
+                (TurnState::Failed, Some(format!("the agent ended with {how}\n{complaints}").trim().to_owned()))
+            }
+        };
+        self.end(turn, guard, Ending { state, reply, error }).await;
+        guard.set_why("unwinding");
+        until(group, FOR_EVER, stop, group.gone()).await;
+        drop(leader);
+        record
+    }
+
+    async fn end(&self, turn: u64, guard: &Guard, ending: Ending) {
+        let at = self.now();
+        let too_late = || *self.shared.stop.borrow() >= Stop::Kill;
+        let write = move |journal: &Journal| {
+            journal.end(turn, ending.state, ending.reply.as_deref(), ending.error.as_deref(), &at)
+        };
+        if !self.insist(guard, too_late, write).await {
+            tracing::error!(turn, "the end of a turn cannot be written: the next start records it as interrupted");
+        }
+        self.shared.ended.send_modify(|count| *count += 1);
+    }
+
+    /// Writes into the journal, again and again; false once it is given up.
+    async fn insist(
+        &self,
+        guard: &Guard,
+        give_up: impl Fn() -> bool,
+        write: impl Fn(&Journal) -> Result<(), JournalError> + Clone + Send + 'static,
+    ) -> bool {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let Err(fault) = self.journal(write.clone()).await else { return true };
+            if give_up() {
+                return false;
+            }
+            if pause == FIRST_PAUSE {
+                tracing::warn!(%fault, "a turn waits for its journal");
+                guard.set_why(&format!("waiting for its journal: {fault}"));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// As much of a reply as is kept, with a mark where it was cut.
+fn shortened(mut reply: String) -> String {
+    if reply.len() > MAX_REPLY {
+        let end = (0..=MAX_REPLY).rev().find(|end| reply.is_char_boundary(*end)).unwrap_or(0);
+        let cut = reply.len() - end;
+        reply.truncate(end);
+        reply.push_str(&format!("\n[… {cut} bytes cut …]"));
+    }
+    reply.truncate(reply.trim_end().len());
+    reply
+}
