@@ -73,6 +73,36 @@ pub enum Outcome {
     Stream(Stream),
 }
 
+/// Whoever answers behind the control socket.
+pub trait Handler: Send + Sync + 'static {
+    /// Who it is.
+    fn identity(&self) -> &Identity;
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// The fault that the peer is told.
+    fn handle(&self, caller: &mut Caller, request: Request) -> impl Future<Output = Result<Outcome, Fault>> + Send;
+
+    /// What a connection that was sent this event holds from now on.
+    fn lease(&self, event: &Event) -> Option<TiedPermit>;
+}
+
+impl Handler for Backend {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    async fn handle(&self, caller: &mut Caller, request: Request) -> Result<Outcome, Fault> {
+        self.handle(caller, request).await
+    }
+
+    fn lease(&self, event: &Event) -> Option<TiedPermit> {
+        let Event::Prepared { permit, .. } = event else { return None };
+        Some(self.tied(permit))
+    }
+}
+
 impl Backend {
     /// Answers one request.
     ///
@@ -86,10 +116,7 @@ impl Backend {
             true => Some(self.proof.ledgers().admit().map_err(|_| retiring())?),
             false => None,
         };
-        let place = match verb.lasts {
-            true => Some(Arc::clone(&self.places).try_acquire_owned().map_err(|_| full())?),
-            false => None,
-        };
+        let place = place(&self.places, verb)?;
         let outcome = self.answer(caller, request, admission.as_ref(), place).await;
         drop(admission);
         if verb.logged {
@@ -104,15 +131,7 @@ impl Backend {
     /// # Errors
     /// Unauthorized, forbidden or retiring.
     pub fn permit_entry(&self, caller: &Caller, verb: &Verb) -> Result<(), Fault> {
-        if caller.authority < verb.authority {
-            return Err(match caller.authority {
-                Authority::Public => Fault::new(FaultKind::Unauthorized, "Unauthorized"),
-                _ => Fault::new(
-                    FaultKind::Forbidden,
-                    format!("{} needs the control token: HERMES_CONTROL_TOKEN is set for this backend", verb.name),
-                ),
-            });
-        }
+        authorize(caller, verb)?;
         let ledgers = self.proof.ledgers();
         if !verb.while_retiring && ledgers.fence().refuses(ledgers.clock().now()) {
             return Err(retiring());
@@ -177,6 +196,14 @@ impl Backend {
                 Reply::Log(self.turns.log(session, after, limit.clamp(1, MAX_PAGE)).await?)
             }
             Request::Release { number } => Reply::Released { ok: caller.release(number) },
+            Request::Open { .. }
+            | Request::Close { .. }
+            | Request::Pool
+            | Request::WatchPool
+            | Request::PoolLimit { .. }
+            | Request::Touch { .. } => {
+                return Err(Fault::new(FaultKind::Invalid, "this is a backend and no pool: ask hermes pool for that"));
+            }
         };
         Ok(Outcome::Reply(reply))
     }
@@ -220,12 +247,6 @@ impl Backend {
     fn cancel(&self, permit: &Permit) -> Reply {
         let ledgers = self.proof.ledgers();
         Reply::Cancelled { ok: ledgers.fence().cancel(ledgers.clock().now(), permit) }
-    }
-
-    /// What a connection that was sent this event holds from now on.
-    pub fn lease(&self, event: &Event) -> Option<TiedPermit> {
-        let Event::Prepared { permit, .. } = event else { return None };
-        Some(self.tied(permit))
     }
 
     fn tied(&self, permit: &Permit) -> TiedPermit {
@@ -280,9 +301,29 @@ impl Backend {
     }
 }
 
-fn full() -> Fault {
-    let message = "too many watch, hold or wait at this backend already: end some of them and try again";
-    Fault::new(FaultKind::TooMany, message)
+/// Whether the caller has shown enough for this verb.
+///
+/// # Errors
+/// Unauthorized or forbidden.
+pub fn authorize(caller: &Caller, verb: &Verb) -> Result<(), Fault> {
+    match caller.authority {
+        authority if authority >= verb.authority => Ok(()),
+        Authority::Public => Err(Fault::new(FaultKind::Unauthorized, "Unauthorized")),
+        _ => Err(Fault::new(
+            FaultKind::Forbidden,
+            format!("{} needs the control token: HERMES_CONTROL_TOKEN is set for this backend", verb.name),
+        )),
+    }
+}
+
+/// Takes a place for a request that may last as long as its connection.
+///
+/// # Errors
+/// There is none left.
+pub fn place(places: &Arc<Semaphore>, verb: &Verb) -> Result<Option<Place>, Fault> {
+    let message = "too many watch, hold or wait here already: end some of them and try again";
+    let full = |_| Fault::new(FaultKind::TooMany, message);
+    verb.lasts.then(|| Arc::clone(places).try_acquire_owned().map_err(full)).transpose()
 }
 
 fn retiring() -> Fault {

@@ -12,7 +12,7 @@
 //! - [`verb`]: one row a request, its policy as data. [`error`]: what each failure means at the edges.
 //! - [`fence`], [`ledger`], [`proof`], [`hub`]: what may begin, what lives, what follows from it, who watches.
 //! - [`lifecycle`], [`stream`], [`handler`]: the one place that answers.
-//! - [`codec`], [`door`], [`client`]: bytes. [`runtime`], [`process`], [`folder_watch`], [`readiness`]: the system.
+//! - [`codec`], [`door`], [`doorway`], [`client`]: bytes. [`runtime`], [`process`], [`folder_watch`], [`readiness`]: the system.
 //! - [`work`], [`cron`]: what is done for real.
 //! - [`serve`], [`cli`]: a child's life, and the command lines.
 //!
@@ -31,6 +31,7 @@ pub mod clock;
 pub mod codec;
 pub mod cron;
 pub mod door;
+pub mod doorway;
 pub mod error;
 pub mod fence;
 pub mod folder_watch;

@@ -10,10 +10,12 @@
 //! and every field is always written (the payload format has no optional keys). Golden bytes in tests/golden pin all of it.
 //! What JSON wants otherwise is a view, made at the HTTP door.
 
+mod pool;
 mod report;
 
 use serde::{Deserialize, Serialize};
 
+pub use pool::{Class, Opened, PoolDue, PoolReport, PoolSlot, PoolWaiter, SlotState};
 pub use report::{
     LedgerEntry, LedgerReport, LedgerSummary, Question, QuestionKind, SessionReport, TickerReport, TurnReport,
     TurnState,
@@ -155,6 +157,37 @@ pub enum Request {
         /// It goes on when the asking turn ends.
         detached: bool,
     },
+    /// Of a pool: have a profile's child up. Streams [`Event::Pool`] while that must wait, and then [`Event::Opened`]; the
+    /// wait ends with the connection.
+    Open {
+        /// The profile; `default` is the home without one.
+        profile: String,
+        /// Nobody waits for it: foreground openings go first, and no child that was used lately makes room for it.
+        background: bool,
+        /// Give up after so many milliseconds.
+        timeout_ms: Option<u64>,
+    },
+    /// Of a pool: retire a profile's child by proof.
+    Close {
+        /// The profile.
+        profile: String,
+    },
+    /// Of a pool: its slots, and who waits for one.
+    Pool,
+    /// Of a pool: stream [`Event::Pool`] now and at every change.
+    WatchPool,
+    /// Of a pool: change its limits. Nobody is stopped without proof for that.
+    PoolLimit {
+        /// So many children at most; as before if it is not given.
+        max: Option<u32>,
+        /// So many bytes at most; 0 is no limit, as before if it is not given.
+        memory_budget: Option<u64>,
+    },
+    /// Of a pool: a profile is in use; its idle time begins anew.
+    Touch {
+        /// The profile.
+        profile: String,
+    },
 }
 
 /// One frame from the child: which process answers, and what.
@@ -241,6 +274,15 @@ pub enum Reply {
     },
     /// Answer to [`Request::Log`].
     Log(Vec<TurnReport>),
+    /// Answer to [`Request::Close`]: it has left.
+    Closed,
+    /// Answer to [`Request::Pool`] and [`Request::PoolLimit`].
+    Pool(PoolReport),
+    /// Answer to [`Request::Touch`].
+    Touched {
+        /// Whether it is up.
+        ok: bool,
+    },
 }
 
 /// Who answered the handshake.
@@ -292,6 +334,10 @@ pub enum Event {
         /// The answer; `None` if it was declined.
         answer: Option<AnswerText>,
     },
+    /// The pool as it is now.
+    Pool(PoolReport),
+    /// [`Request::Open`] is served.
+    Opened(Opened),
 }
 
 /// Why `prepare` gave no permit.

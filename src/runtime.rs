@@ -80,6 +80,25 @@ pub struct Names {
     pub lock: PathBuf,
 }
 
+/// What a process is to a home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It serves it.
+    Backend,
+    /// It keeps the backends of its profiles.
+    Pool,
+}
+
+impl Role {
+    /// How the endpoint record says it; a backend's says nothing.
+    pub const fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Backend => None,
+            Self::Pool => Some("pool"),
+        }
+    }
+}
+
 impl RuntimeDir {
     /// Where it is, by the environment; nothing is looked at.
     pub fn locate(env: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
@@ -146,13 +165,20 @@ impl RuntimeDir {
         &self.path
     }
 
-    /// The names for a home, by a hash of its canonical path: short whatever the home is called.
+    /// The names for a home, by a hash of its canonical path: short whatever the home is called. A pool's are others than
+    /// those of the backend that serves the same home.
     ///
     /// # Errors
     /// The socket's path would be too long, or the home cannot be resolved.
-    pub fn names(&self, home: &Path) -> Result<Names, DirError> {
+    pub fn names(&self, home: &Path, role: Role) -> Result<Names, DirError> {
         let home = home.canonicalize().map_err(|error| DirError::Io { path: home.to_owned(), error })?;
-        let digest = Sha256::digest(home.as_os_str().as_bytes());
+        let mut hash = Sha256::new_with_prefix(home.as_os_str().as_bytes());
+        if let Some(kind) = role.kind() {
+            // No path holds a zero byte.
+            hash.update([0]);
+            hash.update(kind);
+        }
+        let digest = hash.finalize();
         self.named(&hex(digest.get(..6).unwrap_or_default()))
     }
 

@@ -5,7 +5,6 @@
 //! 2. A committed permit: the doors stay open for [`LINGER`], then it leaves by itself.
 //! 3. The owner's death: an idle child leaves, a busy one may finish or be adopted.
 
-mod doorway;
 mod drain;
 mod owner;
 pub mod settings;
@@ -24,11 +23,13 @@ use crate::clock::Clock;
 use crate::cron::ticker::Ticker;
 use crate::cron::zone::Zone;
 use crate::door::{self, http};
+use crate::doorway::{Doorway, DoorwayError};
 use crate::handler::{Backend, Identity};
 use crate::hub::Hub;
 use crate::ledger::Ledgers;
 use crate::lifecycle::{Lifecycle, Owner};
 use crate::proof::Proof;
+use crate::runtime::Role;
 use crate::secret::random_hex;
 use crate::verdict::Verdict;
 use crate::work::Stop;
@@ -36,7 +37,6 @@ use crate::work::agent::Agent;
 use crate::work::question::Questions;
 use crate::work::strays::Strays;
 use crate::work::turn::Turns;
-use doorway::Doorway;
 use settings::Settings;
 
 /// After a commit the doors stay open so long, so that a lost reply can be asked for again.
@@ -63,6 +63,15 @@ pub enum ServeError {
     /// The system gave out.
     #[error("{0}")]
     Internal(String),
+}
+
+impl From<DoorwayError> for ServeError {
+    fn from(error: DoorwayError) -> Self {
+        match error {
+            DoorwayError::Unusable(message) => Self::Unusable(message),
+            DoorwayError::Taken(message) => Self::AlreadyServed(message),
+        }
+    }
 }
 
 impl ServeError {
@@ -94,7 +103,7 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     raise_descriptor_limit();
     let mut signals = Signals::new().map_err(|error| ServeError::Internal(error.to_string()))?;
     prepare_home(&settings)?;
-    let doorway = Doorway::claim(&settings)?;
+    let doorway = Doorway::claim(&settings.home, Role::Backend)?;
     let tcp = bind(&settings).await?;
     let address = tcp.local_addr().map_err(|error| ServeError::Internal(error.to_string()))?;
     let listener = doorway.listen()?;
@@ -139,7 +148,7 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     let tokens = Arc::new(settings.tokens.clone());
     let door = http::Door::new(Arc::clone(&backend), Arc::clone(&tokens), address);
     tokio::spawn(door.serve(tcp));
-    let doorway = doorway.open(listener, &backend, tokens, address)?;
+    let doorway = doorway.open(listener, &backend, tokens, Some(address.port()))?;
     announce(address);
     tracing::info!(
         profile = settings.profile,

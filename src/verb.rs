@@ -124,8 +124,16 @@ static INTERRUPT: Verb = Verb {
 static LOG: Verb = read("log", Authority::Session, get("/api/sessions/{id}"));
 static DELEGATE: Verb = work("delegate", post("/api/sessions/{id}/delegations"));
 
+// Of a pool, which has no HTTP.
+static OPEN: Verb = lasting(control("open", None));
+static CLOSE: Verb = control("close", None);
+static POOL: Verb = read("pool", Authority::Session, None);
+static WATCH_POOL: Verb = lasting(read("watch-pool", Authority::Session, None));
+static POOL_LIMIT: Verb = control("pool-limit", None);
+static TOUCH: Verb = read("touch", Authority::Session, None);
+
 /// Every verb, for the routes and for the tests.
-pub static VERBS: [&Verb; 22] = [
+pub static VERBS: [&Verb; 28] = [
     &HELLO,
     &HEALTH,
     &IDLE,
@@ -148,6 +156,12 @@ pub static VERBS: [&Verb; 22] = [
     &INTERRUPT,
     &LOG,
     &DELEGATE,
+    &OPEN,
+    &CLOSE,
+    &POOL,
+    &WATCH_POOL,
+    &POOL_LIMIT,
+    &TOUCH,
 ];
 
 impl Request {
@@ -176,6 +190,12 @@ impl Request {
             Self::Interrupt { .. } => &INTERRUPT,
             Self::Log { .. } => &LOG,
             Self::Delegate { .. } => &DELEGATE,
+            Self::Open { .. } => &OPEN,
+            Self::Close { .. } => &CLOSE,
+            Self::Pool => &POOL,
+            Self::WatchPool => &WATCH_POOL,
+            Self::PoolLimit { .. } => &POOL_LIMIT,
+            Self::Touch { .. } => &TOUCH,
         }
     }
 }

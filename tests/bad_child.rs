@@ -39,7 +39,7 @@ fn serve(how: &str) {
     }
     let home = PathBuf::from(std::env::var_os("HERMES_HOME").expect("HERMES_HOME"));
     let dir = RuntimeDir::create(&RuntimeDir::locate(&|name| std::env::var_os(name))).unwrap();
-    let names = dir.names(&home).unwrap();
+    let names = dir.names(&home, hermes::runtime::Role::Backend).unwrap();
     let listener = UnixListener::bind(&names.socket).unwrap();
     std::fs::set_permissions(&names.socket, std::fs::Permissions::from_mode(0o600)).unwrap();
     let http = TcpListener::bind("127.0.0.1:0").unwrap();

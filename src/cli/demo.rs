@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::cron::schedule::iso;
 use crate::error::Exit;
 use crate::protocol::{Reply, Request};
-use crate::runtime::{Endpoint, RuntimeDir};
+use crate::runtime::{Endpoint, Role, RuntimeDir};
 use crate::secret::random_hex;
 use crate::verdict::Verdict;
 
@@ -180,7 +180,7 @@ impl Actor {
             other => return Err(failed(&format!("{other:?} instead of READY"))),
         }
         let dir = RuntimeDir::open(&stage.runtime()).map_err(|error| failed(&error))?;
-        let names = dir.names(&stage.home(profile)).map_err(|error| failed(&error))?;
+        let names = dir.names(&stage.home(profile), Role::Backend).map_err(|error| failed(&error))?;
         let endpoint = Endpoint::read(&names.record).map_err(|error| failed(&error))?;
         Ok(Self { profile, peer: Peer::found(endpoint, None), process })
     }

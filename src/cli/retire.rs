@@ -102,7 +102,13 @@ impl Retire {
             match client.event().await? {
                 Event::Prepared { permit, .. } => return Ok(permit),
                 Event::Waiting(refusal) => eprintln!("hermesctl: waiting for {}: {}", peer.name(), holders(&refusal)),
-                Event::Verdict(_) | Event::Held { .. } | Event::Asked { .. } | Event::Answered { .. } => {}
+                // None of these comes in answer to what was asked.
+                Event::Verdict(_)
+                | Event::Held { .. }
+                | Event::Asked { .. }
+                | Event::Answered { .. }
+                | Event::Pool(_)
+                | Event::Opened(_) => {}
             }
         }
     }

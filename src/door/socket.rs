@@ -25,7 +25,7 @@ use super::auth::{Caller, Tokens};
 use super::deadline::{Frames, WriteDeadline};
 use super::{Acceptance, MAX_CONNECTIONS, READ_DEADLINE, places};
 use crate::codec::{self, MAX_FRAME, MAX_HELLO};
-use crate::handler::{Backend, Outcome};
+use crate::handler::{Handler, Outcome};
 use crate::protocol::{Answer, Fault, FaultKind, PROTOCOL, Reply, Request, Welcome};
 use crate::stream::Stream;
 
@@ -44,15 +44,24 @@ pub fn listen(path: &Path) -> io::Result<Listener> {
 }
 
 /// Everything that a connection needs to be served.
-#[derive(Clone)]
-pub struct Door {
-    /// The handler.
-    pub backend: Arc<Backend>,
+pub struct Door<H> {
+    handler: Arc<H>,
     /// Who may come in.
-    pub tokens: Arc<Tokens>,
+    tokens: Arc<Tokens>,
 }
 
-impl Door {
+impl<H> Clone for Door<H> {
+    fn clone(&self) -> Self {
+        Self { handler: Arc::clone(&self.handler), tokens: Arc::clone(&self.tokens) }
+    }
+}
+
+impl<H: Handler> Door<H> {
+    /// A door to `handler`.
+    pub fn new(handler: Arc<H>, tokens: Arc<Tokens>) -> Self {
+        Self { handler, tokens }
+    }
+
     /// Accepts until the process ends. `renewed` brings a fresh listener when the old one's name has vanished.
     pub async fn serve(self, mut listener: Listener, mut renewed: mpsc::Receiver<Listener>) {
         let free = Arc::new(Semaphore::new(places()));
@@ -117,7 +126,7 @@ impl Door {
             protocol: PROTOCOL,
             version: crate::VERSION.to_owned(),
             pid: std::process::id(),
-            profile: self.backend.identity.profile.clone(),
+            profile: self.handler.identity().profile.clone(),
         };
         self.send(connection, Reply::Welcome(welcome)).await?;
         Ok(Some(Caller::connected(authority, pid)))
@@ -126,7 +135,7 @@ impl Door {
     async fn requests(&self, connection: &mut Connection, caller: &mut Caller) -> io::Result<()> {
         while let Some(frame) = next_frame(connection).await? {
             let outcome = match codec::decode::<Request>(&frame) {
-                Ok(request) => self.backend.handle(caller, request).await,
+                Ok(request) => self.handler.handle(caller, request).await,
                 Err(error) => {
                     let message = format!("this backend knows no such request: {error}");
                     Err(Fault::new(FaultKind::UnknownRequest, message))
@@ -155,7 +164,7 @@ impl Door {
             };
             match event {
                 Ok(Some(event)) => {
-                    if let Some(permit) = self.backend.lease(&event) {
+                    if let Some(permit) = self.handler.lease(&event) {
                         caller.tie(permit);
                     }
                     self.send(connection, Reply::Event(event)).await?;
@@ -167,7 +176,7 @@ impl Door {
     }
 
     async fn send(&self, connection: &mut Connection, reply: Reply) -> io::Result<()> {
-        let answer = Answer { generation: self.backend.identity.generation.clone(), reply };
+        let answer = Answer { generation: self.handler.identity().generation.clone(), reply };
         let bytes = codec::encode(&answer).map_err(io::Error::other)?;
         connection.send(bytes).await
     }

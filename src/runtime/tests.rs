@@ -64,14 +64,14 @@ fn a_directory_that_is_not_ours_alone_is_refused() {
 fn a_path_over_the_limit_is_told_with_both_numbers() {
     let temp = tempfile::tempdir().unwrap();
     let deep = temp.path().join("d".repeat(100));
-    let error = RuntimeDir::create(&deep).unwrap().names(temp.path()).unwrap_err().to_string();
+    let error = RuntimeDir::create(&deep).unwrap().names(temp.path(), Role::Backend).unwrap_err().to_string();
     assert!(error.contains("107") && error.contains("bytes"), "{error}");
 }
 
 #[test]
 fn a_record_is_ours_alone_and_hides_its_token() {
     let (temp, dir) = dir();
-    let names = dir.names(temp.path()).unwrap();
+    let names = dir.names(temp.path(), Role::Backend).unwrap();
     let own = std::process::id();
     let written = endpoint(own, &process::start_marker(own).unwrap(), &names);
     written.write(&names.record).unwrap();
@@ -85,7 +85,7 @@ fn a_record_is_ours_alone_and_hides_its_token() {
 #[test]
 fn the_dead_are_swept_and_the_living_and_the_locked_are_not() {
     let (temp, dir) = dir();
-    let names = dir.names(temp.path()).unwrap();
+    let names = dir.names(temp.path(), Role::Backend).unwrap();
     let _socket = UnixListener::bind(&names.socket).unwrap();
     let own = std::process::id();
     endpoint(own, &process::start_marker(own).unwrap(), &names).write(&names.record).unwrap();
@@ -103,7 +103,7 @@ fn the_dead_are_swept_and_the_living_and_the_locked_are_not() {
 #[test]
 fn one_lock_a_name() {
     let (temp, dir) = dir();
-    let names = dir.names(temp.path()).unwrap();
+    let names = dir.names(temp.path(), Role::Backend).unwrap();
     let held = Lock::take(&names.lock).unwrap();
     assert!(matches!(Lock::take(&names.lock), Err(LockError::Held)));
     drop(held);

@@ -1,5 +1,7 @@
 //! Replies as JSON: key order and compact separators are the contract's.
 
+mod pool;
+
 use hyper::StatusCode;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
@@ -54,8 +56,11 @@ pub fn reply(reply: &Reply, generation: &str) -> (StatusCode, String) {
             });
             json!({"ok": true, "sessions": each.collect::<Vec<_>>()}).to_string()
         }
-        Reply::Answered => r#"{"ok":true}"#.to_owned(),
-        Reply::Welcome(_) | Reply::Event(_) | Reply::Adopted => r#"{"ok":true}"#.to_owned(),
+        Reply::Pool(report) => pool::report(report).to_string(),
+        Reply::Touched { ok } => format!(r#"{{"ok":{ok}}}"#),
+        Reply::Answered | Reply::Closed | Reply::Welcome(_) | Reply::Event(_) | Reply::Adopted => {
+            r#"{"ok":true}"#.to_owned()
+        }
     };
     (StatusCode::OK, body)
 }
@@ -82,6 +87,8 @@ pub fn event(event: &Event) -> String {
         Event::Prepared { permit, expires_in_ms } => {
             format!(r#"{{"ok":true,"idle":true,"token":{},"expires_in_ms":{expires_in_ms}}}"#, json!(permit.expose()))
         }
+        Event::Pool(report) => pool::report(report).to_string(),
+        Event::Opened(opened) => pool::opened(opened).to_string(),
         Event::Held { number } => format!(r#"{{"ok":true,"number":{number}}}"#),
         Event::Asked { id } => format!(r#"{{"ok":true,"id":{}}}"#, json!(id)),
         Event::Answered { answer } => {

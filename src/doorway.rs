@@ -1,14 +1,14 @@
-//! A child's place in the runtime directory: lock, socket, endpoint record. Kept while it lives, given back when it goes.
+//! A place in the runtime directory, of a child or a pool: lock, socket, endpoint record. Kept while it lives, given back
+//! when it goes.
 //!
 //! 1. The lock comes first: whoever holds it may judge what else lies there.
 //! 2. A socket that nobody listens on is replaced; a live one, or anything that is no socket, never is.
-//! 3. The record is written after both doors listen.
+//! 3. The record is written after all doors listen.
 //! 4. If a cleaner removes our socket or record, they are put back (the directory is watched, not polled).
 //! 5. At the end only what is still ours is removed.
 
 use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,23 +18,33 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::ServeError;
-use super::settings::Settings;
 use crate::door::auth::Tokens;
 use crate::door::socket;
 use crate::folder_watch::{FolderWatch, LOOK_AGAIN};
-use crate::handler::Backend;
+use crate::handler::Handler;
 use crate::process;
-use crate::runtime::{Endpoint, Lock, LockError, Names, RuntimeDir, is_socket};
+use crate::runtime::{Endpoint, Lock, LockError, Names, Role, RuntimeDir, is_socket};
 
 /// So often, and so long apart, the lock is tried again before another child is said to have it: 200 ms.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
+/// Why a place cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorwayError {
+    /// The runtime directory, the lock or the socket cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+    /// Another process has it.
+    #[error("{0}")]
+    Taken(String),
+}
+
 /// The claimed place, before the doors are open.
-pub(super) struct Doorway {
+pub struct Doorway {
     dir: RuntimeDir,
     names: Names,
+    role: Role,
     /// Held for life: the kernel drops it with us.
     _lock: Lock,
     home: PathBuf,
@@ -42,48 +52,57 @@ pub(super) struct Doorway {
     bound: AtomicU64,
 }
 
-/// The place of a child whose doors are open.
-pub(super) struct OpenDoorway {
+/// The place of a process whose doors are open.
+pub struct OpenDoorway {
     place: Arc<Doorway>,
     endpoint: Endpoint,
     keeper: JoinHandle<()>,
 }
 
 impl Doorway {
-    /// Takes the lock of this home and clears away what a dead predecessor left.
-    pub(super) fn claim(settings: &Settings) -> Result<Self, ServeError> {
-        let unusable = |error: &dyn std::fmt::Display| ServeError::Unusable(error.to_string());
+    /// Takes the lock of what `role` is to this home, and clears away what a dead predecessor left.
+    ///
+    /// # Errors
+    /// See [`DoorwayError`].
+    pub fn claim(home: &Path, role: Role) -> Result<Self, DoorwayError> {
+        let unusable = |error: &dyn std::fmt::Display| DoorwayError::Unusable(error.to_string());
         let dir = RuntimeDir::create(&RuntimeDir::locate(&|name| std::env::var_os(name))).map_err(|e| unusable(&e))?;
-        let names = dir.names(&settings.home).map_err(|error| unusable(&error))?;
+        let names = dir.names(home, role).map_err(|error| unusable(&error))?;
         let lock = match take_lock(&names) {
             Ok(lock) => lock,
-            Err(LockError::Held) => return Err(already_served(&settings.home, &names)),
+            Err(LockError::Held) => return Err(taken(home, role, &names)),
             Err(LockError::Io(error)) => {
-                return Err(ServeError::Unusable(format!("the lock {} cannot be used: {error}", names.lock.display())));
+                return Err(DoorwayError::Unusable(format!(
+                    "the lock {} cannot be used: {error}",
+                    names.lock.display()
+                )));
             }
         };
-        let home = settings.home.canonicalize().map_err(|error| unusable(&error))?;
-        let doorway = Self { dir, names, _lock: lock, home, bound: AtomicU64::new(0) };
+        let home = home.canonicalize().map_err(|error| unusable(&error))?;
+        let doorway = Self { dir, names, role, _lock: lock, home, bound: AtomicU64::new(0) };
         doorway.clear_stale_socket()?;
         Ok(doorway)
     }
 
     /// Only a refused connection proves that nobody listens; only a socket is ever removed.
-    fn clear_stale_socket(&self) -> Result<(), ServeError> {
+    fn clear_stale_socket(&self) -> Result<(), DoorwayError> {
         let path = &self.names.socket;
         let Ok(meta) = std::fs::symlink_metadata(path) else { return Ok(()) };
         if !is_socket(&meta) {
-            return Err(ServeError::Unusable(format!(
+            return Err(DoorwayError::Unusable(format!(
                 "{} is in the way and is no socket: it is left alone; move it or set HERMES_RUNTIME_DIR",
                 path.display()
             )));
         }
         match std::os::unix::net::UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-                .map_err(|error| ServeError::Unusable(format!("cannot remove the stale {}: {error}", path.display()))),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(|error| {
+                    DoorwayError::Unusable(format!("cannot remove the stale {}: {error}", path.display()))
+                })
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Ok(_) => Err(already_served(&self.home, &self.names)),
-            Err(error) => Err(ServeError::Unusable(format!(
+            Ok(_) => Err(taken(&self.home, self.role, &self.names)),
+            Err(error) => Err(DoorwayError::Unusable(format!(
                 "whether anybody listens at {} cannot be told: {error}; it is left alone",
                 path.display()
             ))),
@@ -91,10 +110,13 @@ impl Doorway {
     }
 
     /// Listens on the control socket. Nobody is served before [`Doorway::open`].
-    pub(super) fn listen(&self) -> Result<Listener, ServeError> {
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn listen(&self) -> Result<Listener, DoorwayError> {
         let path = &self.names.socket;
         let listener = socket::listen(path)
-            .map_err(|error| ServeError::Unusable(format!("cannot listen at {}: {error}", path.display())))?;
+            .map_err(|error| DoorwayError::Unusable(format!("cannot listen at {}: {error}", path.display())))?;
         self.bound.store(self.socket_inode().unwrap_or(0), Ordering::Relaxed);
         Ok(listener)
     }
@@ -105,39 +127,42 @@ impl Doorway {
     }
 
     /// Serves the socket, writes the record, and keeps both in place.
-    pub(super) fn open(
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn open<H: Handler>(
         self,
         listener: Listener,
-        backend: &Arc<Backend>,
+        handler: &Arc<H>,
         tokens: Arc<Tokens>,
-        address: SocketAddr,
-    ) -> Result<OpenDoorway, ServeError> {
+        port: Option<u16>,
+    ) -> Result<OpenDoorway, DoorwayError> {
         let pid = std::process::id();
         let endpoint = Endpoint {
             pid,
             start_marker: process::start_marker(pid).unwrap_or_default(),
-            generation: backend.identity.generation.clone(),
-            profile: backend.identity.profile.clone(),
+            generation: handler.identity().generation.clone(),
+            profile: handler.identity().profile.clone(),
             home: self.home.to_string_lossy().into_owned(),
             socket: self.names.socket.clone(),
-            port: Some(address.port()),
+            port,
             token: tokens.session().clone(),
             version: crate::VERSION.to_owned(),
-            kind: None,
+            kind: self.role.kind().map(str::to_owned),
         };
         let (renew, renewed) = mpsc::channel(1);
-        let door = socket::Door { backend: Arc::clone(backend), tokens };
+        let door = socket::Door::new(Arc::clone(handler), tokens);
         tokio::spawn(door.serve(listener, renewed));
-        endpoint
-            .write(&self.names.record)
-            .map_err(|error| ServeError::Unusable(format!("cannot write {}: {error}", self.names.record.display())))?;
+        endpoint.write(&self.names.record).map_err(|error| {
+            DoorwayError::Unusable(format!("cannot write {}: {error}", self.names.record.display()))
+        })?;
         let place = Arc::new(self);
         let keeper = tokio::spawn(keep(Arc::clone(&place), endpoint.clone(), renew));
         Ok(OpenDoorway { place, endpoint, keeper })
     }
 
     /// Where the control socket is.
-    pub(super) fn socket(&self) -> &std::path::Path {
+    pub fn socket(&self) -> &Path {
         &self.names.socket
     }
 
@@ -149,7 +174,7 @@ impl Doorway {
 
 impl OpenDoorway {
     /// Removes what is still ours.
-    pub(super) fn close(self) {
+    pub fn close(self) {
         self.keeper.abort();
         let names = &self.place.names;
         if Endpoint::read(&names.record).is_ok_and(|found| found.generation == self.endpoint.generation) {
@@ -173,15 +198,18 @@ fn take_lock(names: &Names) -> Result<Lock, LockError> {
     Lock::take(&names.lock)
 }
 
-fn already_served(home: &std::path::Path, names: &Names) -> ServeError {
+fn taken(home: &Path, role: Role, names: &Names) -> DoorwayError {
     let by = Endpoint::read(&names.record).map_or_else(
         |_| format!(" by whoever listens at {}", names.socket.display()),
         |found| format!(" by pid {}", found.pid),
     );
-    ServeError::AlreadyServed(format!(
-        "{} is already served{by}: use that backend, or stop it first (hermesctl list)",
-        home.display()
-    ))
+    let home = home.display();
+    DoorwayError::Taken(match role {
+        Role::Backend => {
+            format!("{home} is already served{by}: use that backend, or stop it first (hermesctl list)")
+        }
+        Role::Pool => format!("{home} has a pool already{by}: use that one (hermesctl pool), or stop it first"),
+    })
 }
 
 /// Puts socket and record back when somebody removes them. Sleeps until the directory changes.
