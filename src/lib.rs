@@ -8,13 +8,14 @@
 //! 5. Anything else (cancel, 30 s, a connection that a tied permit came over ends) reopens.
 //!
 //! The map, from the bottom up; imports run upward only:
-//! - [`clock`], [`secret`], [`verdict`], [`protocol`]: time, tokens, the tri-state verdict, every message. Data only.
+//! - [`clock`], [`span`], [`secret`], [`verdict`], [`protocol`]: time, tokens, the tri-state verdict, every message. Data only.
 //! - [`verb`]: one row a request, its policy as data. [`error`]: what each failure means at the edges.
 //! - [`fence`], [`ledger`], [`proof`], [`hub`]: what may begin, what lives, what follows from it, who watches.
 //! - [`lifecycle`], [`stream`], [`handler`]: the one place that answers.
-//! - [`codec`], [`door`], [`doorway`], [`client`]: bytes. [`runtime`], [`process`], [`folder_watch`], [`readiness`]: the system.
+//! - [`codec`], [`door`], [`doorway`], [`client`]: bytes. [`runtime`], [`process`], [`folder_watch`], [`readiness`],
+//!   [`footing`]: the system.
 //! - [`work`], [`cron`]: what is done for real.
-//! - [`serve`], [`cli`]: a child's life, and the command lines.
+//! - [`serve`], [`pool`], [`cli`]: a child's life, the pool of many, and the command lines.
 //!
 //! Invariants, each with the test that holds it:
 //! - No permit while work lives, none started after one: `tests/fence_loom.rs`, every interleaving.
@@ -35,10 +36,12 @@ pub mod doorway;
 pub mod error;
 pub mod fence;
 pub mod folder_watch;
+pub mod footing;
 pub mod handler;
 pub mod hub;
 pub mod ledger;
 pub mod lifecycle;
+pub mod pool;
 pub mod process;
 pub mod proof;
 pub mod protocol;
@@ -46,6 +49,7 @@ pub mod readiness;
 pub mod runtime;
 pub mod secret;
 pub mod serve;
+pub mod span;
 pub mod stream;
 pub mod verb;
 pub mod verdict;

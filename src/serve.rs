@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
@@ -24,6 +23,7 @@ use crate::cron::ticker::Ticker;
 use crate::cron::zone::Zone;
 use crate::door::{self, http};
 use crate::doorway::{Doorway, DoorwayError};
+use crate::footing::{Signals, prepare_home, raise_descriptor_limit};
 use crate::handler::{Backend, Identity};
 use crate::hub::Hub;
 use crate::ledger::Ledgers;
@@ -41,9 +41,6 @@ use settings::Settings;
 
 /// After a commit the doors stay open so long, so that a lost reply can be asked for again.
 pub const LINGER: Duration = Duration::from_millis(1200);
-
-/// So many descriptors are wanted, if the system allows them.
-const DESCRIPTORS: u64 = 4096;
 
 /// Why a child did not come up.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +99,7 @@ enum Leave {
 pub async fn run(settings: Settings) -> Result<(), ServeError> {
     raise_descriptor_limit();
     let mut signals = Signals::new().map_err(|error| ServeError::Internal(error.to_string()))?;
-    prepare_home(&settings)?;
+    prepare_home(&settings.home).map_err(ServeError::Unusable)?;
     let doorway = Doorway::claim(&settings.home, Role::Backend)?;
     let tcp = bind(&settings).await?;
     let address = tcp.local_addr().map_err(|error| ServeError::Internal(error.to_string()))?;
@@ -171,28 +168,6 @@ pub async fn run(settings: Settings) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Two doors full of connections must leave descriptors for the work itself.
-fn raise_descriptor_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let wanted = hard.min(DESCRIPTORS);
-        if soft < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_err() {
-            tracing::warn!(soft, "the limit of descriptors cannot be raised");
-        }
-    }
-}
-
-fn prepare_home(settings: &Settings) -> Result<(), ServeError> {
-    use std::os::unix::fs::DirBuilderExt;
-    let home = &settings.home;
-    let unusable = |error: io::Error| {
-        ServeError::Unusable(format!("the home {} cannot be used: {error}; set HERMES_HOME to another", home.display()))
-    };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(unusable)?;
-    nix::unistd::access(home, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)
-        .map_err(|error| unusable(error.into()))
-}
-
 async fn bind(settings: &Settings) -> Result<TcpListener, ServeError> {
     let address = SocketAddr::new(settings.host, settings.port);
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
@@ -214,24 +189,6 @@ fn print_line(text: &str) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         tracing::warn!(%error, "stdout takes nothing: nobody will learn the port from it");
-    }
-}
-
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
-            _ = self.int.recv() => "SIGINT",
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::clock::Moment;
@@ -31,6 +31,8 @@ pub enum Source {
     Retire(Retirement),
     /// A hold: says that it holds, and lasts until it is dropped.
     Hold(Hold),
+    /// What somebody else feeds; ends when they end it.
+    Feed(mpsc::Receiver<Result<Event, Fault>>),
     /// A question; ends with [`Event::Answered`], and is withdrawn when it is dropped.
     Ask(Asked),
 }
@@ -73,6 +75,7 @@ impl Stream {
             },
             Source::Retire(retirement) => retirement.next().await,
             Source::Hold(hold) => Ok(Some(hold.next().await)),
+            Source::Feed(feed) => feed.recv().await.transpose(),
             Source::Ask(asked) => asked.next().await,
         }
     }

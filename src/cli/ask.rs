@@ -6,12 +6,12 @@ use clap::{Args, ValueEnum};
 
 use super::failure::Failure;
 use super::render::print;
-use super::span;
 use super::target::Target;
 use crate::client::ClientError;
 use crate::error::Exit;
 use crate::handler::millis;
 use crate::protocol::{Event, FaultKind, QuestionKind, Request};
+use crate::span;
 
 /// As `timeout(1)` says that time ran out.
 const TIMED_OUT: u8 = 124;

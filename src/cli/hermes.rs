@@ -1,16 +1,19 @@
 //! The command line of `hermes`.
 
-use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
 use super::demo;
 use super::failure::Failure;
-use super::span;
+use super::log;
+use super::size;
 use crate::error::Exit;
-use crate::serve::settings::{Options, Settings};
+use crate::pool;
+use crate::serve::settings::{Options, Settings, home};
 use crate::serve::{self, ServeError};
+use crate::span;
 use crate::work::shim;
 
 /// A backend child that proves it is idle.
@@ -39,7 +42,25 @@ enum Verb {
         agent_command: Option<String>,
         /// The longest that a turn may take (500ms, 3s, 2m); no limit by default.
         #[arg(long, value_name = "DUR", value_parser = span::parse)]
-        turn_timeout: Option<std::time::Duration>,
+        turn_timeout: Option<Duration>,
+    },
+    /// Keep the backends of many profiles: at most so many at once, each stopped only when it has proved that it is idle.
+    Pool {
+        /// So many backends at most.
+        #[arg(long, visible_alias = "max-children", value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
+        max: u32,
+        /// So much memory at most, of all backends and what they started (512M, 2G).
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        memory_budget: Option<u64>,
+        /// An idle backend that nobody has used for so long is retired.
+        #[arg(long, value_name = "DUR", default_value = "10m", value_parser = span::parse)]
+        idle_stop: Duration,
+        /// When the pool is told to stop, busy backends may finish for so long.
+        #[arg(long, value_name = "DUR", default_value = "60s", value_parser = span::parse)]
+        drain: Duration,
+        /// The agent of every backend: as for serve.
+        #[arg(long, value_name = "COMMAND")]
+        agent_command: Option<String>,
     },
     /// Show what this is about: three real children, one of them with a running cron job, asked over both doors.
     Demo,
@@ -58,10 +79,22 @@ pub fn main() -> ExitCode {
             return exit(error.exit_code());
         }
     };
-    log_to_stderr();
+    log::to_stderr();
     match hermes.verb {
         Verb::Serve { host, port, agent_command, turn_timeout } => {
             serve(Options { profile: hermes.profile, host, port, agent_command, turn_limit: turn_timeout })
+        }
+        Verb::Pool { .. } if hermes.profile.is_some() => {
+            fail(&ServeError::Usage("a pool keeps all profiles: leave --profile away".to_owned()))
+        }
+        Verb::Pool { max, memory_budget, idle_stop, drain, agent_command } => {
+            let max = usize::try_from(max).unwrap_or(usize::MAX);
+            let budget = memory_budget.filter(|bytes| *bytes > 0);
+            let limits = pool::Settings { max, budget, idle_stop, ..pool::Settings::default() };
+            finish(|| {
+                let home = home(&|name| std::env::var_os(name))?;
+                run(pool::run(pool::Options { home, limits, drain, agent_command }))
+            })
         }
         Verb::Demo => demo(),
     }
@@ -82,37 +115,32 @@ fn demo() -> ExitCode {
 }
 
 fn serve(options: Options) -> ExitCode {
-    let run = || {
-        let settings = Settings::new(options, &|name| std::env::var_os(name))?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| ServeError::Internal(error.to_string()))?;
-        let result = runtime.block_on(serve::run(settings));
-        // What still blocks a helper thread must not hold up the exit.
-        runtime.shutdown_background();
-        result
-    };
-    match run() {
+    finish(|| run(serve::run(Settings::new(options, &|name| std::env::var_os(name))?)))
+}
+
+fn run(life: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| ServeError::Internal(error.to_string()))?;
+    let result = runtime.block_on(life);
+    // What still blocks a helper thread must not hold up the exit.
+    runtime.shutdown_background();
+    result
+}
+
+fn finish(life: impl FnOnce() -> Result<(), ServeError>) -> ExitCode {
+    match life() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("hermes: {error}");
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => fail(&error),
     }
+}
+
+fn fail(error: &ServeError) -> ExitCode {
+    eprintln!("hermes: {error}");
+    ExitCode::from(error.exit_code())
 }
 
 fn exit(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
-}
-
-/// Everything but READY goes to stderr. `HERMES_LOG` is off, error, warn, info, debug or trace.
-fn log_to_stderr() {
-    let level = std::env::var("HERMES_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .with_max_level(level.unwrap_or(tracing::level_filters::LevelFilter::INFO))
-        .init();
 }

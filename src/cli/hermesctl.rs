@@ -12,6 +12,8 @@ use super::hold::{Held, Hold};
 use super::idle::Idle;
 use super::ledger::Ledger;
 use super::list::List;
+use super::open::{Close, Open};
+use super::pool::Pool;
 use super::prompts::Prompts;
 use super::release::Release;
 use super::retire::Retire;
@@ -47,6 +49,9 @@ enum Verb {
     Sessions(Sessions),
     Interrupt(Interrupt),
     Log(Log),
+    Open(Open),
+    Close(Close),
+    Pool(Pool),
 }
 
 impl Verb {
@@ -71,6 +76,9 @@ impl Verb {
             Self::Sessions(sessions) => sessions.run(target).await?,
             Self::Interrupt(interrupt) => interrupt.run(target).await?,
             Self::Log(log) => log.run(target).await?,
+            Self::Open(open) => open.run(target).await?,
+            Self::Close(close) => close.run(target).await?,
+            Self::Pool(pool) => pool.run(target).await?,
             Self::Hold(hold) => match hold.run(target).await? {
                 Held::Exit(exit) => exit,
                 Held::Code(code) => return Ok(code),

@@ -8,12 +8,12 @@ use tokio::time::{sleep, timeout};
 
 use super::failure::Failure;
 use super::render::{Observation, print, table};
-use super::span;
 use super::target::{Peer, Target};
 use crate::client::unexpected;
 use crate::error::Exit;
 use crate::process;
 use crate::protocol::{Event, Reply, Request};
+use crate::span;
 use crate::verdict::Verdict;
 use crate::work::group;
 

@@ -4,11 +4,11 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::render::{Observation, name_peer, print, table, wire};
-use super::span::shown;
 use super::target::{Peer, Target};
 use crate::client::unexpected;
 use crate::error::Exit;
 use crate::protocol::{LedgerReport, Reply, Request, TickerReport};
+use crate::span::shown;
 
 /// Show every ledger of a child, its entries with their ages, and what its cron ticker is about.
 #[derive(Debug, Args)]

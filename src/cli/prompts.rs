@@ -4,12 +4,12 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::render::{print, table};
-use super::span::shown;
 use super::target::Target;
 use crate::client::unexpected;
 use crate::door::http::view;
 use crate::error::Exit;
 use crate::protocol::{Reply, Request};
+use crate::span::shown;
 
 /// List the questions that wait for a person.
 #[derive(Debug, Args)]

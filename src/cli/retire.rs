@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use super::failure::Failure;
 use super::render::{name_peer, print, table, wire};
-use super::span;
 use super::target::{Peer, Target};
 use crate::client::{Client, ClientError, unexpected};
 use crate::error::Exit;
 use crate::process;
 use crate::protocol::{Event, Permit, Refusal, Reply, Request};
 use crate::secret::random_hex;
+use crate::span;
 use crate::work::group::{self, Group};
 
 /// The child leaves by itself within this, and after TERM.

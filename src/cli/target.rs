@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::client::http::Server;
 use crate::error::Exit;
 use crate::protocol::{Reply, Request};
-use crate::runtime::{DirError, Endpoint, Found, RuntimeDir};
+use crate::runtime::{DirError, Endpoint, Found, Role, RuntimeDir};
 use crate::secret::Token;
 
 /// How long a child may take to answer.
@@ -72,7 +72,15 @@ impl Peer {
     /// # Errors
     /// The child cannot be reached, or does not take the token.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(self.control_socket()?, &self.token, DEADLINE).await?)
+        self.connect_for(DEADLINE).await
+    }
+
+    /// Connects for something that may take longer.
+    ///
+    /// # Errors
+    /// As [`Peer::connect`].
+    pub async fn connect_for(&self, deadline: Duration) -> Result<Client, Failure> {
+        Ok(Client::connect(self.control_socket()?, &self.token, deadline).await?)
     }
 
     /// Connects and asks, in one round trip.
@@ -164,6 +172,42 @@ impl Target {
         Ok(peer)
     }
 
+    /// The pool that is meant: by socket or pid, else the only one, else that of this home; and the profile, if one is
+    /// named. `argument` is the profile given as the verb's argument.
+    ///
+    /// # Errors
+    /// None, or more than one, or options that contradict each other.
+    pub fn pool(&self, argument: Option<&str>) -> Result<(Peer, Option<String>), Failure> {
+        let token = self.token()?;
+        if self.url.is_some() {
+            return Err(Failure::usage("a pool has a control socket only: leave --url away"));
+        }
+        let named = |argument: Option<&str>| match (self.named.as_deref(), argument) {
+            (Some(option), Some(argument)) if option != argument => {
+                Err(Failure::usage(format!("two profiles are named, {argument} and {option}: give one")))
+            }
+            (option, argument) => Ok(argument.or(option).map(str::to_owned)),
+        };
+        let profile = named(argument)?;
+        if let Some(socket) = &self.socket {
+            return Ok((by_socket(socket, token)?, profile));
+        }
+        let mut pools = records()?;
+        pools.retain(|found| found.kind.as_deref() == Role::Pool.kind());
+        if let Some(pid) = self.pid {
+            pools.retain(|pool| pool.pid == pid);
+        }
+        if pools.len() > 1 {
+            let home = home();
+            pools.retain(|pool| home.as_deref() == Some(Path::new(&pool.home)));
+        }
+        match pools.pop() {
+            Some(pool) if pools.is_empty() => Ok((Peer::found(pool, token), profile)),
+            Some(_) => Err(Failure::usage("several pools fit: name one by --pid or --socket")),
+            None => Err(Failure::new(Exit::Unreachable, "no pool runs: start one with hermes pool")),
+        }
+    }
+
     /// Every child.
     ///
     /// # Errors
@@ -246,23 +290,34 @@ fn by_socket(socket: &Path, token: Option<Token>) -> Result<Peer, Failure> {
     Ok(Peer { profile: None, pid: None, socket: Some(socket.to_owned()), url: None, token, endpoint: None })
 }
 
+/// The home that the environment names.
+fn home() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("HERMES_HOME").or_else(|| set("HOME").map(|home| home.join(".hermes")))?.canonicalize().ok()
+}
+
 /// Every living child by its record. Pools have records too and are no children.
 pub fn children() -> Result<Vec<Endpoint>, Failure> {
+    let mut children = records()?;
+    children.retain(|found| found.kind.is_none());
+    Ok(children)
+}
+
+fn records() -> Result<Vec<Endpoint>, Failure> {
     let path = RuntimeDir::locate(&|name| std::env::var_os(name));
     let dir = match RuntimeDir::open(&path) {
         Ok(dir) => dir,
         Err(DirError::Missing(_)) => return Ok(Vec::new()),
         Err(error) => return Err(Failure::new(Exit::Unreachable, error.to_string())),
     };
-    let mut children = Vec::new();
+    let mut records = Vec::new();
     for found in dir.endpoints() {
         match found {
-            Found::Live(endpoint) if endpoint.kind.is_none() => children.push(*endpoint),
-            Found::Live(_) => {}
+            Found::Live(endpoint) => records.push(*endpoint),
             Found::Bad(error) => eprintln!("hermesctl: {error}"),
         }
     }
-    Ok(children)
+    Ok(records)
 }
 
 fn one_of(mut children: Vec<Endpoint>, token: Option<Token>, none: &str) -> Result<Peer, Failure> {

@@ -103,6 +103,11 @@ impl Plan {
         Ok(plan)
     }
 
+    /// When the first job of all is due, or was.
+    pub fn soonest(&self) -> Option<Timestamp> {
+        self.due.iter().map(|due| due.scheduled_for).chain(self.next_wake).min()
+    }
+
     fn wake(&mut self, at: Timestamp) {
         self.next_wake = Some(self.next_wake.map_or(at, |sooner| sooner.min(at)));
     }

@@ -234,11 +234,10 @@ impl Ticking {
             tracing::warn!(bad, "a job cannot be used and is left as it is");
         }
         *told = bad.iter().cloned().collect();
-        let soonest = plan.due.iter().map(|due| due.scheduled_for).chain(plan.next_wake).min();
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         *report = TickerReport {
             running: true,
-            next_due: soonest.map(|at| iso(at, self.runner.zone.get())),
+            next_due: plan.soonest().map(|at| iso(at, self.runner.zone.get())),
             last_error: None,
             bad_jobs: bad,
         };

@@ -82,8 +82,8 @@ pub struct PoolSlot {
 /// Somebody who waits for a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolWaiter {
-    /// Its number, for the pool's life.
-    pub ticket: u64,
+    /// Its number, for the pool's life; the pool's own restart of a crashed child has none.
+    pub ticket: Option<u64>,
     /// What it wants opened.
     pub profile: String,
     /// How urgently.
@@ -102,7 +102,7 @@ pub struct PoolDue {
 }
 
 /// Everything about a pool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolReport {
     /// So many children at most.
     pub max: u32,

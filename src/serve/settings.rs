@@ -70,12 +70,7 @@ impl Settings {
                 options.host
             ))
         })?;
-        let root = match env("HERMES_HOME") {
-            Some(home) => PathBuf::from(home),
-            None => PathBuf::from(env("HOME").ok_or_else(no_home)?).join(".hermes"),
-        };
-        // Jobs run in other folders, where a relative home would be another one.
-        let root = std::path::absolute(&root).map_err(|error| ServeError::Usage(format!("HERMES_HOME: {error}")))?;
+        let root = home(&env)?;
         let home = match &options.profile {
             Some(profile) => root.join("profiles").join(plain_name(profile)?),
             None => root,
@@ -107,6 +102,20 @@ fn split(command: Option<String>) -> Result<Vec<OsString>, ServeError> {
     let words = shlex::split(&command).filter(|words| !words.is_empty());
     let words = words.ok_or_else(|| ServeError::Usage(format!("the agent command {command:?} has an open quote")))?;
     Ok(words.into_iter().map(OsString::from).collect())
+}
+
+/// The home that the environment names, or the usual one.
+///
+/// # Errors
+/// It names none that can be used.
+pub fn home(env: Env<'_>) -> Result<PathBuf, ServeError> {
+    let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = match set("HERMES_HOME") {
+        Some(home) => home,
+        None => set("HOME").ok_or_else(no_home)?.join(".hermes"),
+    };
+    // Jobs run in other folders, where a relative home would be another one.
+    std::path::absolute(&home).map_err(|error| ServeError::Usage(format!("HERMES_HOME: {error}")))
 }
 
 fn no_home() -> ServeError {

@@ -71,7 +71,7 @@ pub fn gated(program: &Program) -> io::Result<Gated> {
     }
 }
 
-fn own_executable() -> io::Result<PathBuf> {
+pub(crate) fn own_executable() -> io::Result<PathBuf> {
     // An update may have replaced the file: the link still leads to what runs.
     let link = PathBuf::from("/proc/self/exe");
     if link.exists() { Ok(link) } else { std::env::current_exe() }

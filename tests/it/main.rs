@@ -8,6 +8,8 @@ mod cron_live;
 mod hostile;
 mod http_contract;
 mod parity;
+mod pool;
+mod pool_faults;
 mod questions;
 mod retire;
 mod retire_faults;

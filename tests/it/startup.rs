@@ -462,3 +462,16 @@ fn a_child_starts_straight_after_its_predecessor_was_killed() {
     }
     child.wait_idle();
 }
+
+#[test]
+fn a_child_whose_log_nobody_reads_any_more_goes_on() {
+    let home = Home::new();
+    let mut command = Opts::desktop().env("HERMES_LOG", "debug").command(&home);
+    let mut process = command.spawn().unwrap();
+    drop(process.stderr.take());
+    wait_until("the child to serve", SOON, || hermesctl(&home, &["idle"]).code == 0);
+    assert_eq!(hermesctl(&home, &["hold", "--why", "logged", "--", "true"]).code, 0);
+    assert!(process.try_wait().unwrap().is_none(), "it lives");
+    assert_eq!(hermesctl(&home, &["retire"]).code, 0);
+    process.wait().unwrap();
+}

@@ -9,8 +9,8 @@ use std::time::Duration;
 pub fn parse(text: &str) -> Result<Duration, String> {
     let forms = || format!("{text:?} is no span of time: give one like 500ms, 3s, 2m, 1h or a number of seconds");
     let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let unit = units.iter().find(|(unit, _)| text.ends_with(unit));
-    let (digits, scale) = unit.map_or((text, 1.0), |(unit, scale)| (text.trim_end_matches(unit), *scale));
+    let scaled = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)));
+    let (digits, scale) = scaled.unwrap_or((text, 1.0));
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let number: f64 = digits.parse().ok().filter(|_| plain).ok_or_else(forms)?;
     Duration::try_from_secs_f64(number * scale).map_err(|_| forms())
@@ -36,7 +36,7 @@ mod tests {
         for (text, ms) in [("500ms", 500), ("3s", 3000), ("2m", 120_000), ("1h", 3_600_000), ("1.5", 1500), ("0", 0)] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for bad in ["", "s", "-1s", "1d", "1 s", "1e9", "nan", "ms"] {
+        for bad in ["", "s", "-1s", "1d", "1 s", "1e9", "nan", "ms", "1ss"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -1,0 +1,57 @@
+//! What a process that stays stands on: its home, its descriptors, and the signals that end it.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{AccessFlags, access};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// So many descriptors are wanted, if the system allows them.
+const DESCRIPTORS: u64 = 4096;
+
+/// Two doors full of connections must leave descriptors for the work itself.
+pub fn raise_descriptor_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let wanted = hard.min(DESCRIPTORS);
+        if soft < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_err() {
+            tracing::warn!(soft, "the limit of descriptors cannot be raised");
+        }
+    }
+}
+
+/// Makes a home that is not there, and sees that it can be used.
+///
+/// # Errors
+/// It cannot, and what to do.
+pub fn prepare_home(home: &Path) -> Result<(), String> {
+    let unusable =
+        |error: io::Error| format!("the home {} cannot be used: {error}; set HERMES_HOME to another", home.display());
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(unusable)?;
+    access(home, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|error| unusable(error.into()))
+}
+
+/// The signals that tell a process to leave.
+pub struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    /// From here on they end nobody by themselves.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! When the jobs of profiles that are not up are due. Their files say it; they are read again when they change, and when a
+//! profile's child has gone. Nothing is polled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::child::{Nursery, profiles};
+use crate::clock::Clock;
+use crate::cron::claim::ALIVE;
+use crate::cron::store::Store;
+use crate::cron::zone::Zone;
+use crate::folder_watch::{FolderWatch, LOOK_AGAIN, Names};
+
+/// The next due instant of each profile that is not up and has one.
+pub type NextDue = BTreeMap<Arc<str>, Timestamp>;
+
+/// Follows the job files of everybody who is not in `up`, and tells what they say.
+pub async fn follow(nursery: Nursery, mut up: watch::Receiver<BTreeSet<Arc<str>>>, told: mpsc::Sender<NextDue>) {
+    loop {
+        let awake = up.borrow_and_update().clone();
+        let asleep: Vec<(Arc<str>, PathBuf)> = profiles(&nursery.root)
+            .into_iter()
+            .filter(|profile| !awake.contains(profile.as_str()))
+            .map(|profile| (Arc::from(profile.as_str()), nursery.home(&profile)))
+            .collect();
+        // Watched before they are read, so that nothing is missed in between.
+        let folders = watched(&nursery.root, &asleep);
+        let mut watch = FolderWatch::over(&folders);
+        let Ok(next) = spawn_blocking(move || look(&asleep)).await else { return };
+        if told.send(next).await.is_err() {
+            return;
+        }
+        let changed = async {
+            match &mut watch {
+                Ok(watch) => watch.changed().await,
+                // One of the folders went while we looked.
+                Err(_) => sleep(LOOK_AGAIN).await,
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            changed = up.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// jobs.json in every `cron` folder; where there is none, the home, for the folder; and whatever becomes a profile.
+fn watched(root: &Path, asleep: &[(Arc<str>, PathBuf)]) -> Vec<(PathBuf, Names)> {
+    let mut folders = Vec::new();
+    let own = root.join("profiles");
+    match own.is_dir() {
+        true => folders.push((own, Names::All)),
+        false => folders.push((root.to_owned(), Names::of(&[&own, Path::new("cron")]))),
+    }
+    for (_, home) in asleep {
+        let cron = home.join("cron");
+        match cron.is_dir() {
+            true => folders.push((cron, Names::of(&[Path::new("jobs.json")]))),
+            false if home.is_dir() && home != root => folders.push((home.clone(), Names::of(&[&cron]))),
+            false => {}
+        }
+    }
+    folders
+}
+
+/// Blocking. A file that cannot be read is nobody's business but its own backend's, which says so when it is up.
+fn look(asleep: &[(Arc<str>, PathBuf)]) -> NextDue {
+    let now = Clock::system().wall();
+    let due = |home: &PathBuf| {
+        let store = Store::new(home.join("cron"));
+        store.stamp()?;
+        store.look(now, Zone::of(home).get(), ALIVE).ok()?.plan.soonest()
+    };
+    asleep.iter().filter_map(|(profile, home)| Some((Arc::clone(profile), due(home)?))).collect()
+}
