@@ -7,7 +7,7 @@
 //! 4. [`Request::Watch`] and [`Request::RetireWhenIdle`] turn the connection into a stream of [`Event`]s.
 //!
 //! The rules of growth: a variant is only ever appended, a variant's fields never change (a new field means a new variant),
-//! and every field is always written (the payload format has no optional keys). Golden bytes in tests/golden pin all of it.
+//! and every field is always written (the payload format has no optional keys). contrib/vectors.json pins all of it.
 //! What JSON wants otherwise is a view, made at the HTTP door.
 
 mod pool;

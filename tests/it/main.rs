@@ -17,3 +17,4 @@ mod seed_live;
 mod startup;
 mod support;
 mod turns;
+mod vectors;
