@@ -164,6 +164,7 @@ export class Client {
       const { reply } = await own.call(request, this.#patience(options));
       if (!reply.Held) throw new Garbled(`${taken(reply)[0]} is no answer to this question`);
       const { number } = reply.Held;
+      own.keep();
       return new Hold(number, {
         onEnd: (listener) => own.onEnd(listener),
         async release(patience) {

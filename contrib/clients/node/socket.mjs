@@ -17,6 +17,7 @@ export class Connection {
   #slots = [];
   #late;
   #ended = null;
+  #kept = false;
   #welcome;
   #onEnd = [];
 
@@ -49,6 +50,9 @@ export class Connection {
     });
     // Nobody need ask for it: then the failure shows at the first request.
     this.#welcome.catch(() => {});
+    // Hello waits for what is asked first and goes with it, in one piece: a backend that refuses the one closes at once,
+    // and writing the other into a closed connection would lose what was answered.
+    socket.cork();
     try {
       socket.write(frame(encode(Request, { Hello: { protocol: PROTOCOL, token } }), MAX_HELLO));
     } catch (error) {
@@ -59,12 +63,19 @@ export class Connection {
 
   /** Who answered the handshake; rejects if it did not hold. */
   welcome({ deadlineMs, signal } = {}) {
+    this.#socket.uncork();
     return patiently({ deadlineMs, signal }, (resolve, reject) => void this.#welcome.then(resolve, reject));
   }
 
   /** Why the connection is over; null while it is not. */
   get ended() {
     return this.#ended;
+  }
+
+  /** What this connection holds is meant: it keeps the process alive from now on. */
+  keep() {
+    this.#kept = true;
+    this.#socket.ref();
   }
 
   /** Called once, when the connection is over. */
@@ -114,6 +125,7 @@ export class Connection {
     const bytes = frame(encode(Request, request));
     const answered = this.#wait(listen);
     this.#socket.write(bytes);
+    this.#socket.uncork();
     return answered;
   }
 
@@ -152,7 +164,7 @@ export class Connection {
     if (slot.take(reply, generation) === 'more') return;
     this.#slots.shift();
     // A connection that nobody waits on does not keep the process alive.
-    if (this.#slots.length === 0) this.#socket.unref();
+    if (this.#slots.length === 0 && !this.#kept) this.#socket.unref();
   }
 
   #end(error) {
