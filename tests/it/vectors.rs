@@ -425,11 +425,54 @@ fn names<T: DeserializeOwned>() -> Vec<String> {
     names
 }
 
+fn documentation() -> &'static str {
+    include_str!("../../contrib/PROTOCOL.md")
+}
+
+/// A line that says who sends what has its bytes in these columns, and so has one that goes on with it.
+const BYTES: std::ops::Range<usize> = 13..54;
+
 #[test]
 fn the_conversation_in_the_documentation_is_the_real_one() {
-    let vectors = messages();
-    let hex = |name: &str| vectors.iter().find(|vector| vector.name == name).unwrap().hex.as_str();
-    assert_eq!(hex("Request::Hello"), "000103746f6b");
-    assert_eq!(hex("Request::Idle"), "02");
-    assert_eq!(hex("Answer::Verdict Idle"), "0261620300");
+    let spoken = documentation().lines().filter(|line| {
+        ["    you      ", "    backend  ", "                           "].iter().any(|start| line.starts_with(start))
+    });
+    let text: String = spoken.map(|line| line.get(BYTES).unwrap_or_default()).collect();
+    let shown: String = text.split_whitespace().take_while(|word| word.len() == 2).collect();
+    let welcome = Welcome { protocol: PROTOCOL, version: "0.1.0".into(), pid: 27_692, profile: Some("work".into()) };
+    let answer = |reply| codec::encode(&Answer { generation: "ab".into(), reply }).unwrap();
+    let payloads = [
+        codec::encode(&Request::Hello { protocol: PROTOCOL, token: Token::new("tok") }).unwrap(),
+        codec::encode(&Request::Idle).unwrap(),
+        answer(Reply::Welcome(welcome)),
+        answer(Reply::Verdict(Verdict::Idle)),
+    ];
+    let frame = |payload: &bytes::Bytes| hex(&u32::try_from(payload.len()).unwrap().to_be_bytes()) + &hex(payload);
+    assert_eq!(shown, payloads.iter().map(frame).collect::<String>());
+}
+
+#[test]
+fn the_documentation_has_every_message_with_its_number_and_its_bytes() {
+    let rows: Vec<Vec<&str>> = documentation().lines().map(|line| line.split('|').map(str::trim).collect()).collect();
+    let messages = messages();
+    let mut missing = Vec::new();
+    for (kind, prefix, names) in [
+        ("request", "Request::", names::<Request>()),
+        ("reply", "Answer::", names::<Reply>()),
+        ("event", "Answer::Event ", names::<Event>()),
+    ] {
+        // The table begins at the row that names the kind, and ends at a line that is none of it.
+        let table = rows.iter().skip_while(|row| row.get(1..3) != Some(&["#", kind])).take_while(|row| row.len() > 2);
+        let table: Vec<_> = table.collect();
+        for (number, name) in names.iter().enumerate() {
+            let row = table.iter().find(|row| row[1] == number.to_string() && row[2] == format!("`{name}`"));
+            let example = row.and_then(|row| row.iter().rev().nth(1)).map(|cell| cell.trim_matches('`'));
+            let first = messages.iter().find(|vector| vector.name.starts_with(&format!("{prefix}{name}")));
+            let elsewhere = ["in vectors.json", "see below"];
+            if !example.is_some_and(|hex| elsewhere.contains(&hex) || first.is_some_and(|first| first.hex == hex)) {
+                missing.push(format!("{kind} {number} {name} {}", first.map_or("", |first| &first.hex)));
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new(), "contrib/PROTOCOL.md lacks these rows, or has other bytes for them");
 }
