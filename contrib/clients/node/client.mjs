@@ -237,25 +237,30 @@ export class Client {
     const request = STREAMS.retireWhenIdle.request({ withinMs, requestId });
     const events = new EventLine(own, request, ['Prepared']);
     const left = countdown(options.deadlineMs ?? null);
-    for (;;) {
-      const event = await events.next({ signal: options.signal, deadlineMs: left() });
-      if (event.Waiting) {
+    try {
+      for (;;) {
+        const event = await events.next({ signal: options.signal, deadlineMs: left() });
+        if (event.Prepared) return this.#retirement(own, EVENTS.Prepared.shown(event.Prepared));
+        if (!event.Waiting) throw events.unexpected(event);
         onWaiting?.(this.#signed(EVENTS.Waiting.shown(event.Waiting), events.generation));
-        continue;
       }
-      if (!event.Prepared) throw events.unexpected(event);
-      const { permit, expires_in_ms } = EVENTS.Prepared.shown(event.Prepared);
-      const last = (name) => async (given) => {
-        try {
-          const { reply, generation } = await own.call(CALLS[name].request({ permit }), this.#patience(given));
-          return this.#signed(shown(CALLS[name], reply), generation);
-        } finally {
-          // What was tied to it and not committed goes with it.
-          own.close();
-        }
-      };
-      return new Retirement(permit, expires_in_ms, last('commit'), last('cancel'));
+    } catch (error) {
+      own.close();
+      throw error;
     }
+  }
+
+  #retirement(own, { permit, expires_in_ms }) {
+    const last = (name) => async (options) => {
+      try {
+        const { reply, generation } = await own.call(CALLS[name].request({ permit }), this.#patience(options));
+        return this.#signed(shown(CALLS[name], reply), generation);
+      } finally {
+        // What was tied to it and not committed goes with it.
+        own.close();
+      }
+    };
+    return new Retirement(permit, expires_in_ms, last('commit'), last('cancel'));
   }
 
   /** The verdict now and at every change, across restarts: see `watch`. */

@@ -4,7 +4,7 @@ import { CALLS, shownBody } from './calls.mjs';
 import { Endpoint, endpointAt, find } from './discover.mjs';
 import { Garbled, Invalid, Unreachable } from './errors.mjs';
 import { Server } from './http.mjs';
-import { patiently } from './patience.mjs';
+import { Line } from './line.mjs';
 import { Secret } from './secret.mjs';
 import { Connection } from './socket.mjs';
 import { taken } from './wire.mjs';
@@ -125,28 +125,18 @@ async function socketDoor(where, patience) {
 /** The events of a stream, one at a time, each waited for with a deadline. A wait that is given up ends the stream. */
 export class EventLine {
   #own;
-  #arrived = [];
-  #waiting = null;
-  #failed = null;
+  #line = new Line();
 
   constructor(own, request, last) {
     this.#own = own;
     this.generation = null;
-    const wake = () => this.#waiting?.();
+    const onEvent = (event, generation) => {
+      this.generation = generation;
+      this.#line.push(event);
+      return last.includes(taken(event)[0]);
+    };
     try {
-      own.subscribe(
-        request,
-        (event, generation) => {
-          this.generation = generation;
-          this.#arrived.push(event);
-          wake();
-          return last.includes(taken(event)[0]);
-        },
-        (error) => {
-          this.#failed = error;
-          wake();
-        },
-      );
+      own.subscribe(request, onEvent, (error) => this.#line.fail(error));
     } catch (error) {
       own.close();
       throw error;
@@ -155,18 +145,10 @@ export class EventLine {
 
   async next(patience) {
     try {
-      return await patiently(patience, (resolve, reject) => {
-        this.#waiting = () => {
-          if (this.#arrived.length > 0) resolve(this.#arrived.shift());
-          else if (this.#failed) reject(this.#failed);
-        };
-        this.#waiting();
-      });
+      return await this.#line.next(patience);
     } catch (error) {
       this.#own.close();
       throw error;
-    } finally {
-      this.#waiting = null;
     }
   }
 

@@ -17,7 +17,8 @@ import {
   Unsafe,
   unknownReason,
 } from './errors.mjs';
-import { DEADLINE_MS, countdown, patiently, pause } from './patience.mjs';
+import { Line } from './line.mjs';
+import { DEADLINE_MS, countdown, pause } from './patience.mjs';
 import { taken } from './wire.mjs';
 
 /** A process whose connection broke off is given so long to be gone. */
@@ -159,18 +160,10 @@ async function again(where, token) {
 async function* verdicts(where, { via, deadlineMs, signal }) {
   const patience = { deadlineMs, signal };
   const door = await openDoor(where, via, patience);
-  const arrived = [];
-  let failed = null;
-  let wake = () => {};
-  const push = (verdict) => {
-    // A slow reader sees the latest, as the backend itself has it: what nobody has taken yet is replaced.
-    arrived.splice(0, arrived.length, verdict);
-    wake();
-  };
-  const fail = (error) => {
-    failed ??= error;
-    wake();
-  };
+  const line = new Line();
+  // A slow reader sees the latest, as the backend itself has it.
+  const push = (verdict) => line.replace(verdict);
+  const fail = (error) => line.fail(error);
   try {
     if (door.name === 'http') {
       const { profile, pid } = where;
@@ -187,13 +180,7 @@ async function* verdicts(where, { via, deadlineMs, signal }) {
     let first = true;
     for (;;) {
       // The first verdict is due at once; the next comes when something changes, which may be never.
-      yield await patiently({ signal, deadlineMs: first ? deadlineMs : null }, (resolve, reject) => {
-        wake = () => {
-          if (arrived.length > 0) resolve(arrived.shift());
-          else if (failed) reject(failed);
-        };
-        wake();
-      });
+      yield await line.next({ signal, deadlineMs: first ? deadlineMs : null });
       first = false;
     }
   } finally {

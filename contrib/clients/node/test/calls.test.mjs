@@ -1,6 +1,7 @@
 // Every call by both doors says what `hermesctl --json` says.
 
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 import {
@@ -12,6 +13,7 @@ import {
   Retiring,
   Secret,
   Unauthorized,
+  alive,
   find,
   list,
   probe,
@@ -222,17 +224,31 @@ test('retireWhenIdle waits in line, says who is in the way, and gets the permit 
   assert.equal((await child.exited).code, 0);
 });
 
-test('an orphan is adopted by this process, and a child with a living owner is not', async (t) => {
+test('an orphan is adopted by this process, and works on; a child with a living owner is not', async (t) => {
   const world = new World(t);
-  const { socket, http } = await both(t, world);
-  assert.deepEqual(less(await socket.adopt(), ...WHO), { ok: true });
-  assert.deepEqual(less(await socket.adopt(), ...WHO), { ok: true });
+  const owner = spawn('sleep', ['300'], { env: world.env });
+  const parent = {
+    HERMES_PARENT_PID: String(owner.pid),
+    HERMES_PARENT_START_MARKER: await startMarker(owner.pid),
+    HERMES_PARENT_NONCE: 'n',
+  };
+  const { socket, http, child } = await both(t, world, { env: parent });
+  await assert.rejects(socket.adopt(), Conflict);
   await assert.rejects(http.adopt(), NeedsSocket);
 
-  const elsewhere = new World(t);
-  const parent = { HERMES_PARENT_PID: String(process.ppid), HERMES_PARENT_START_MARKER: await startMarker(process.ppid), HERMES_PARENT_NONCE: 'n' };
-  const owned = await both(t, elsewhere, { env: parent });
-  await assert.rejects(owned.socket.adopt(), Conflict);
+  const hold = await socket.hold({ who: 'work', why: 'it must not be lost' });
+  owner.kill('SIGKILL');
+  await until('the orphan to admit nothing new', async () => {
+    const more = await outcome(socket.hold({ who: 'more', why: 'work' }));
+    await more.release?.();
+    return more.kind === Retiring.name;
+  });
+  assert.deepEqual(less(await socket.adopt(), ...WHO), { ok: true });
+  assert.deepEqual(less(await socket.adopt(), ...WHO), { ok: true });
+  await (await socket.hold({ who: 'more', why: 'work' })).release();
+  await hold.release();
+  await until('an idle verdict', async () => (await socket.idle()).idle === true);
+  assert.ok(await alive(child.pid, await startMarker(child.pid)));
 });
 
 test('the control token alone may retire where it is set', async (t) => {

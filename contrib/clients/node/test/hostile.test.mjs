@@ -196,6 +196,29 @@ test('a permit that nobody waits for any more is given back, unless the caller c
   client.close();
 });
 
+test('events that come all at once are all seen, in order', async (t) => {
+  const busy = { verdict: 'AwaitingHumanInput', retiring: false, since_ms: 1, holders: [], more: 0 };
+  const prepared = { Prepared: { permit: 'given', expires_in_ms: 1 } };
+  const events = {
+    RetireWhenIdle: [{ Waiting: busy }, { Waiting: { ...busy, more: 1 } }, prepared],
+    Ask: [{ Asked: { id: 'srq-1' } }, { Answered: { answer: 'yes' } }],
+    Watch: [{ Verdict: 'AwaitingHumanInput' }, { Verdict: 'Idle' }],
+  };
+  const endpoint = await fake(t, welcoming((request, socket) => {
+    const all = events[typeof request === 'string' ? request : Object.keys(request)[0]];
+    socket.write(Buffer.concat(all.map((event) => answer({ Event: event }))));
+  }));
+  const client = await Client.connect(endpoint);
+  const waiting = [];
+  const retirement = await client.retireWhenIdle({ onWaiting: ({ more }) => waiting.push(more), deadlineMs: 5_000 });
+  assert.deepEqual([waiting, retirement.permit.expose()], [[0, 1], 'given']);
+  const question = await client.ask({ text: 'q' });
+  assert.equal((await question.answer({ deadlineMs: 5_000 })).answer.expose(), 'yes');
+  // Of verdicts the latest counts, and it is never lost.
+  for await (const { idle } of client.watch({ signal: AbortSignal.timeout(5_000) })) if (idle) break;
+  client.close();
+});
+
 test('what does not fit into a frame is not sent, and the connection lives', async (t) => {
   const world = new World(t);
   const child = await world.child();

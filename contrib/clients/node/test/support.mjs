@@ -163,8 +163,9 @@ function tryKill(pid) {
   }
 }
 
-/** Processes whose environment says that they belong under this root. */
+/** Processes whose environment says that they belong under this root (Linux; elsewhere none can be told). */
 function processesUnder(root) {
+  if (!existsSync('/proc')) return [];
   const marks = [`HERMES_HOME=${root}/`, `HERMES_RUNTIME_DIR=${root}/`];
   const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name)).map(Number);
   return pids.filter((pid) => {
