@@ -2,6 +2,7 @@
 
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import process from 'node:process';
 import { Client, find, probe, startMarker, watch } from './hermes.mjs';
 
@@ -69,8 +70,9 @@ export class OwnChildren {
     const waiting = new AbortController();
     const signal = AbortSignal.any([patience, waiting.signal]);
     try {
-      // Whoever becomes idle first, or is gone.
-      await Promise.any(residents.flatMap((resident) => [firstIdle(resident, signal), resident.exited]));
+      // Whoever becomes idle first, or is gone; nobody, once the patience is over.
+      const room = residents.flatMap((resident) => [firstIdle(resident, signal), resident.exited]);
+      await Promise.race([Promise.any(room), once(patience, 'abort').then(() => Promise.reject(patience.reason))]);
     } catch {
       throw new Error(`nobody became idle in time (${ROOM_MS / 1000} s): nothing was stopped`);
     } finally {

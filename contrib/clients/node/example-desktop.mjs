@@ -24,7 +24,7 @@ const DEMO = [
 
 const say = (text) => console.log(text);
 
-/** A mode has `open(profile)`, `residents()` and `quit()`; a resident has `profile` and `endpoint`. */
+/** A mode has `open(profile)`, `residents()` and `quit()`; a resident has `profile` and `endpoint`. Each is a flag: --children. */
 const MODES = { children: OwnChildren };
 
 /** What a person, or the demo, can say. */
@@ -57,10 +57,9 @@ async function main() {
   const target = fileURLToPath(new URL('../../../target', import.meta.url));
   const built = ['release', 'debug'].map((kind) => path.join(target, kind, 'hermes'));
   const string = { type: 'string' };
-  const options = { hermes: string, home: string, mode: { ...string, default: 'children' } };
-  const { values: given } = parseArgs({ options });
-  const Mode = MODES[given.mode];
-  if (!Mode) throw new Error(`--mode is one of ${Object.keys(MODES).join(', ')}`);
+  const flags = Object.keys(MODES).map((mode) => [mode, { type: 'boolean' }]);
+  const { values: given } = parseArgs({ options: { hermes: string, home: string, ...Object.fromEntries(flags) } });
+  const Mode = MODES[Object.keys(MODES).find((mode) => given[mode]) ?? 'children'];
   const folder = given.home ? null : mkdtempSync(path.join(tmpdir(), 'hd'));
   const homes = { HERMES_HOME: folder ?? path.resolve(given.home) };
   if (folder) homes.HERMES_RUNTIME_DIR = path.join(folder, 'run');

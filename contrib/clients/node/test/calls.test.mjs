@@ -49,7 +49,7 @@ const outcome = (promise) =>
 test('the verdict, the ledgers and the list are those of hermesctl', async (t) => {
   const world = new World(t);
   world.waitingJob('nightly');
-  const { child, same } = await both(t, world, { profile: undefined, env: { HERMES_DESKTOP: '1' } });
+  const { child, socket, same } = await both(t, world, { env: { HERMES_DESKTOP: '1' } });
 
   const busy = await same((client) => client.idle());
   assert.deepEqual(busy, await world.json('idle'));
@@ -72,7 +72,7 @@ test('the verdict, the ledgers and the list are those of hermesctl', async (t) =
   assert.equal(listed[0].pid, child.pid);
 
   world.touch('release');
-  await until('an idle verdict', async () => (await same((client) => client.idle())).idle === true);
+  await until('an idle verdict', async () => (await socket.idle()).idle === true);
   assert.deepEqual(await same((client) => client.idle()), await world.json('idle'));
 });
 

@@ -32,17 +32,28 @@ test('nothing is imported but Node itself and files beside', () => {
   }
 });
 
-test('the example desktop makes room by proof, says who is in the way, and leaves nobody behind', async () => {
+/** Runs the example; `watched(out, running)` sees everything that it has printed so far. */
+async function example(t, watched = () => {}) {
   const tmp = mkdtempSync('/tmp/hx');
-  const example = fileURLToPath(new URL('example-desktop.mjs', here));
+  t.after(() => rmSync(tmp, { recursive: true, force: true }));
+  const file = fileURLToPath(new URL('example-desktop.mjs', here));
   const env = { PATH: process.env.PATH, HOME: tmp, TMPDIR: tmp };
-  const running = execFile(process.execPath, [example, '--hermes', HERMES], { env, timeout: 40_000 });
+  const running = execFile(process.execPath, [file, '--hermes', HERMES], { env, timeout: 40_000 });
   running.stdin.end();
   let out = '';
-  running.stdout.on('data', (text) => (out += text));
-  running.stderr.on('data', (text) => (out += text));
+  const see = (text) => watched((out += text), running);
+  running.stdout.on('data', see);
+  running.stderr.on('data', see);
   const [code] = await once(running, 'close');
   assert.equal(code, 0, out);
+  const pids = [...out.matchAll(/is open, pid (\d+)/g)].map(([, pid]) => Number(pid));
+  for (const pid of pids) assert.equal(await hermes.startMarker(pid), null, `pid ${pid} is left:\n${out}`);
+  assert.deepEqual(readdirSync(tmp), []);
+  return { out, pids };
+}
+
+test('the example desktop makes room by proof, says who is in the way, and leaves nobody behind', async (t) => {
+  const { out, pids } = await example(t);
   const seen = [
     /> open dan\nretired ann, idle by proof\nann has left \(exit 0\)\ndan is open, pid \d+\n/,
     /> open eve\nevery backend is busy:\n {2}bob: session demo for \d+\.\d s: turn running\n/,
@@ -52,9 +63,15 @@ test('the example desktop makes room by proof, says who is in the way, and leave
     / {2}eve: idle\n> quit\n/,
   ];
   for (const part of seen) assert.match(out, part);
-  const pids = [...out.matchAll(/is open, pid (\d+)/g)].map(([, pid]) => Number(pid));
   assert.equal(pids.length, 5);
-  for (const pid of pids) assert.equal(await hermes.startMarker(pid), null, `pid ${pid} is left:\n${out}`);
-  assert.deepEqual(readdirSync(tmp), []);
-  rmSync(tmp, { recursive: true });
+});
+
+test('the example desktop that is told to go while it waits for room goes in order', async (t) => {
+  let told = false;
+  const { out, pids } = await example(t, (out, running) => {
+    if (!told && out.includes('dan: asks')) told = running.kill('SIGINT');
+  });
+  assert.equal(pids.length, 4, out);
+  assert.match(out, /bob has left \(exit 0\)/);
+  assert.doesNotMatch(out, /retired bob/);
 });

@@ -22,6 +22,18 @@ for (const program of [HERMES, HERMESCTL]) {
   assert.ok(existsSync(program), `${program} is not built: cargo build --bins, or set HERMES_BIN and HERMESCTL_BIN`);
 }
 
+/** No file of these tests takes longer, even on a machine that is busy with something else. */
+const FILE_LIMIT_MS = 90_000;
+
+const worlds = new Set();
+
+// A file that hangs leaves nothing behind either.
+setTimeout(() => {
+  console.error(`these tests took longer than ${FILE_LIMIT_MS} ms: given up, ${worlds.size} homes swept`);
+  for (const world of worlds) world.sweep();
+  process.exit(1);
+}, FILE_LIMIT_MS).unref();
+
 /** One user's world: a home, a private runtime directory, and every process that was started in them. */
 export class World {
   /** Goes with the test `t`. */
@@ -36,6 +48,7 @@ export class World {
       HERMES_RUNTIME_DIR: this.runtime,
       HERMES_LOG: 'warn',
     };
+    worlds.add(this);
     t.after(() => this.#end());
   }
 
@@ -135,14 +148,17 @@ export class World {
     return record;
   }
 
+  /** Ends what is left of it; true when nothing was. */
+  sweep() {
+    const pids = processesUnder(this.root);
+    pids.forEach(tryKill);
+    if (pids.length === 0) rmSync(this.root, { recursive: true, force: true });
+    return pids.length === 0;
+  }
+
   async #end() {
-    for (let round = 0; round < 300; round += 1) {
-      const pids = processesUnder(this.root);
-      if (pids.length === 0) break;
-      for (const pid of pids) tryKill(pid);
-      await new Promise((resolve) => setTimeout(resolve, 10));
-    }
-    rmSync(this.root, { recursive: true, force: true });
+    await until(`everything under ${this.root} to be gone`, () => this.sweep());
+    worlds.delete(this);
   }
 }
 
