@@ -22,14 +22,13 @@ use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 pub use guard::loopback;
 
 use super::auth::{Caller, Tokens};
 use super::deadline::WriteDeadline;
-use super::{Acceptance, READ_DEADLINE, places};
+use super::{Acceptance, Places, READ_DEADLINE, hear_out};
 use crate::handler::{Backend, Outcome};
 use crate::protocol::{Fault, FaultKind};
 use crate::stream::Stream;
@@ -66,16 +65,17 @@ impl Door {
 
     /// Accepts until the process ends.
     pub async fn serve(self, listener: TcpListener) {
-        let free = Arc::new(Semaphore::new(places()));
+        let places = Places::new();
         let mut acceptance = Acceptance::at("loopback port");
         loop {
             let Some((stream, _)) = acceptance.take(listener.accept().await).await else { continue };
-            let (door, place) = (self.clone(), Arc::clone(&free).try_acquire_owned());
+            let (door, Some(place)) = (self.clone(), places.take()) else { continue };
             tokio::spawn(async move {
-                match place {
-                    Ok(_place) => door.connection(stream).await,
-                    Err(_) => turn_away(stream).await,
+                match place.turned_away {
+                    false => door.connection(stream).await,
+                    true => turn_away(stream).await,
                 }
+                drop(place);
             });
         }
     }
@@ -138,7 +138,11 @@ impl Door {
 async fn turn_away(mut stream: TcpStream) {
     let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 33\r\n\
         connection: close\r\n\r\n{\"detail\":\"too many connections\"}";
-    let _ = timeout(READ_DEADLINE, stream.write_all(answer)).await;
+    if matches!(timeout(READ_DEADLINE, stream.write_all(answer)).await, Ok(Ok(()))) {
+        // The end of the answer, told without closing on what is still to be heard.
+        let _ = stream.shutdown().await;
+        hear_out(stream).await;
+    }
 }
 
 async fn read_body(body: Incoming) -> Result<Bytes, Response<Body>> {

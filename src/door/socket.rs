@@ -17,13 +17,13 @@ use futures_util::{SinkExt, Stream as _};
 use interprocess::local_socket::tokio::{Listener, Stream as SocketStream, prelude::*};
 use interprocess::local_socket::{GenericFilePath, ListenerOptions};
 use interprocess::os::unix::local_socket::ListenerOptionsExt;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::codec::Framed;
 
 use super::auth::{Caller, Tokens};
 use super::deadline::{Frames, WriteDeadline};
-use super::{Acceptance, MAX_CONNECTIONS, READ_DEADLINE, places};
+use super::{Acceptance, MAX_CONNECTIONS, Places, READ_DEADLINE, hear_out};
 use crate::codec::{self, MAX_FRAME, MAX_HELLO};
 use crate::handler::{Handler, Outcome};
 use crate::protocol::{Answer, Fault, FaultKind, PROTOCOL, Reply, Request, Welcome};
@@ -64,7 +64,7 @@ impl<H: Handler> Door<H> {
 
     /// Accepts until the process ends. `renewed` brings a fresh listener when the old one's name has vanished.
     pub async fn serve(self, mut listener: Listener, mut renewed: mpsc::Receiver<Listener>) {
-        let free = Arc::new(Semaphore::new(places()));
+        let places = Places::new();
         let mut acceptance = Acceptance::at("control socket");
         loop {
             let accepted = tokio::select! {
@@ -72,12 +72,13 @@ impl<H: Handler> Door<H> {
                 Some(fresh) = renewed.recv() => { listener = fresh; continue }
             };
             let Some(stream) = acceptance.take(accepted).await else { continue };
-            let (door, place) = (self.clone(), Arc::clone(&free).try_acquire_owned());
+            let (door, Some(place)) = (self.clone(), places.take()) else { continue };
             tokio::spawn(async move {
-                match place {
-                    Ok(_place) => door.connection(stream).await,
-                    Err(_) => door.turn_away(stream).await,
+                match place.turned_away {
+                    false => door.connection(stream).await,
+                    true => door.turn_away(stream).await,
                 }
+                drop(place);
             });
         }
     }
@@ -85,7 +86,9 @@ impl<H: Handler> Door<H> {
     async fn turn_away(&self, stream: SocketStream) {
         let mut connection = framed(stream);
         let message = format!("too many connections: at most {MAX_CONNECTIONS} at a time; close some and try again");
-        let _ = self.send(&mut connection, Reply::Fault(Fault::new(FaultKind::TooMany, message))).await;
+        if self.send(&mut connection, Reply::Fault(Fault::new(FaultKind::TooMany, message))).await.is_ok() {
+            hear_out(connection.into_inner()).await;
+        }
     }
 
     async fn connection(&self, stream: SocketStream) {

@@ -349,3 +349,18 @@ fn many_clients_at_once_all_get_an_answer() {
     });
     target.is_well();
 }
+
+#[test]
+fn whoever_finds_no_connection_left_is_always_told_so() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &Opts::plain());
+    let held: Vec<_> = (0..256).map(|_| crate::retire::Peer::connect(&child)).collect();
+    for _ in 0..20 {
+        let refused = hermesctl(&home, &["idle"]);
+        assert!(refused.code == 1 && refused.stderr.contains("too many connections"), "{refused:?}");
+    }
+    let header = format!("X-Hermes-Session-Token: {TOKEN}");
+    assert_eq!(curl(&child, "/api/health/idle", &["-H", &header]).status, 200, "the other door is open");
+    drop(held);
+    wait_until("a connection to be free", Duration::from_secs(20), || hermesctl(&home, &["idle"]).code == 0);
+}
