@@ -72,6 +72,9 @@ impl From<DoorwayError> for ServeError {
 }
 
 impl ServeError {
+    /// The exit code of a child whose home is served by another.
+    pub const ALREADY_SERVED: i32 = 76;
+
     /// The process's exit code.
     pub const fn exit_code(&self) -> u8 {
         match self {

@@ -121,24 +121,39 @@ impl Nursery {
     /// Waits for READY, and finds the child's record.
     ///
     /// # Errors
-    /// It said something else, or nothing in time.
-    pub async fn ready(&self, profile: &str, expected: &Expected, stdout: ChildStdout) -> Result<Endpoint, String> {
+    /// It said something else, or nothing in time; `None` if it ended, since its exit says why.
+    pub async fn ready(
+        &self,
+        profile: &str,
+        expected: &Expected,
+        stdout: ChildStdout,
+    ) -> Result<Endpoint, Option<String>> {
         let mut lines = BufReader::new(stdout);
         let said = timeout(READY_DEADLINE, until_ready(&mut lines)).await;
-        said.map_err(|_| format!("it was not ready within {} s", READY_DEADLINE.as_secs()))??;
+        said.map_err(|_| format!("it was not ready within {} s", READY_DEADLINE.as_secs())).map_err(Some)??;
         // What it still writes there is read and dropped, so that it never blocks on us.
         tokio::spawn(drain(lines));
-        let endpoint = Endpoint::read(&self.record(profile)?).map_err(|error| error.to_string())?;
+        let endpoint = Endpoint::read(&self.record(profile).map_err(Some)?).map_err(|error| Some(error.to_string()))?;
         match expected.is(&endpoint) {
             true => Ok(self.in_control(endpoint)),
-            false => Err("its endpoint record names another process".to_owned()),
+            false => Err(Some("its endpoint record names another process".to_owned())),
         }
+    }
+
+    /// Whether the process that serves a profile now is gone within `patience`.
+    pub async fn is_left(&self, profile: &str, patience: Duration) -> bool {
+        let Some(endpoint) = self.record(profile).ok().and_then(|record| Endpoint::read(&record).ok()) else {
+            return true;
+        };
+        timeout(patience, gone(endpoint.pid, &endpoint.start_marker)).await.is_ok()
     }
 
     /// The record of a child that a pool before us started, if it is still that child.
     pub fn find(&self, profile: &str, pid: u32, start_marker: &str, generation: &str) -> Option<Endpoint> {
         let endpoint = Endpoint::read(&self.record(profile).ok()?).ok()?;
-        let same = endpoint.pid == pid && endpoint.start_marker == start_marker && endpoint.generation == generation;
+        // A pool that died early did not learn the generation: pid and start marker name one process and no other.
+        let known = generation.is_empty() || endpoint.generation == generation;
+        let same = endpoint.pid == pid && endpoint.start_marker == start_marker && known;
         (same && endpoint.is_live()).then(|| self.in_control(endpoint))
     }
 
@@ -170,14 +185,14 @@ impl Born {
     }
 }
 
-async fn until_ready(lines: &mut BufReader<ChildStdout>) -> Result<(), String> {
+async fn until_ready(lines: &mut BufReader<ChildStdout>) -> Result<(), Option<String>> {
     loop {
         let mut line = Vec::new();
         let read = lines.take(MAX_LINE).read_until(b'\n', &mut line).await;
         match read {
-            Ok(0) => return Err("it ended before it was ready".to_owned()),
+            Ok(0) => return Err(None),
             Ok(_) => {}
-            Err(error) => return Err(format!("its output cannot be read: {error}")),
+            Err(error) => return Err(Some(format!("its output cannot be read: {error}"))),
         }
         let line = String::from_utf8_lossy(&line);
         let ready = ["HERMES_BACKEND_READY port=", "HERMES_DASHBOARD_READY port="].iter();

@@ -1,19 +1,24 @@
 //! One resident as the service knows it: its process, where it answers, what it last said. Its tasks end with it.
 
+use std::convert::Infallible;
+use std::process::ExitStatus;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::process::Child as Process;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::child::{self, Nursery};
 use super::contact::{self, Prepared, Word};
-use super::log::Log;
 use super::memory;
 use super::{Lease, Standing};
 use crate::clock::Moment;
 use crate::protocol::{LedgerEntry, Opened};
 use crate::runtime::Endpoint;
+use crate::serve::ServeError;
+
+/// An idle orphan is gone within a second; a little more is given.
+const ORPHAN_LEAVES: Duration = Duration::from_millis(1500);
 
 /// What its tasks tell of a resident.
 pub enum News {
@@ -239,30 +244,47 @@ impl Resident {
 
 /// A child from its start to its exit.
 async fn live(lease: Lease, profile: &str, nursery: &Nursery, teller: &Teller) {
-    let born = match nursery.start(profile) {
-        Ok(born) => born,
+    let mut status = match once(lease, profile, nursery, teller).await {
+        Ok(how) => how,
         Err(why) => return tell(teller, lease, News::Unborn(why)).await,
     };
-    tell(teller, lease, News::Born { pid: born.pid, start_marker: born.start_marker.clone() }).await;
-    let (mut process, stdout, expected, log) = born.split();
-    let coming_up = async {
-        let news = match nursery.ready(profile, &expected, stdout).await {
-            Ok(endpoint) => News::Up(Box::new(endpoint)),
-            Err(why) => News::Lost(why),
+    // Whoever serves the home may be an orphan of a pool before us, which leaves by itself when it is idle.
+    if status.0 == Some(ServeError::ALREADY_SERVED) && nursery.is_left(profile, ORPHAN_LEAVES).await {
+        status = match once(lease, profile, nursery, teller).await {
+            Ok(how) => how,
+            Err(why) => return tell(teller, lease, News::Unborn(why)).await,
         };
-        tell(teller, lease, news).await;
-        std::future::pending::<()>().await
-    };
-    let how = tokio::select! {
-        how = exit(&mut process, &log) => how,
-        () = coming_up => return,
-    };
-    tell(teller, lease, News::Exited(how)).await;
+    }
+    tell(teller, lease, News::Exited(status.1)).await;
 }
 
-async fn exit(process: &mut Process, log: &Log) -> String {
-    let status = process.wait().await;
-    child::how(status, &log.last_words().await)
+/// One process; its exit code, and how it ended in words.
+async fn once(
+    lease: Lease,
+    profile: &str,
+    nursery: &Nursery,
+    teller: &Teller,
+) -> Result<(Option<i32>, String), String> {
+    let born = nursery.start(profile)?;
+    tell(teller, lease, News::Born { pid: born.pid, start_marker: born.start_marker.clone() }).await;
+    let (mut process, stdout, expected, log) = born.split();
+    let exit = async {
+        let status = process.wait().await;
+        (status.as_ref().ok().and_then(ExitStatus::code), child::how(status, &log.last_words().await))
+    };
+    let coming_up = async {
+        match nursery.ready(profile, &expected, stdout).await {
+            Ok(endpoint) => tell(teller, lease, News::Up(Box::new(endpoint))).await,
+            // Its exit says more.
+            Err(None) => {}
+            Err(Some(why)) => tell(teller, lease, News::Lost(why)).await,
+        }
+        std::future::pending::<Infallible>().await
+    };
+    tokio::select! {
+        how = exit => Ok(how),
+        never = coming_up => match never {},
+    }
 }
 
 async fn tell(teller: &Teller, lease: Lease, news: News) {

@@ -21,7 +21,7 @@ pub struct Member {
     pub pid: u32,
     /// Its start marker.
     pub start_marker: String,
-    /// Its generation.
+    /// Its generation; empty as long as it has not come up.
     pub generation: String,
 }
 

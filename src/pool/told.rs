@@ -72,13 +72,10 @@ impl Service {
             differs
         });
         let members = self.residents.values().filter_map(|resident| {
-            let endpoint = resident.endpoint.as_ref()?;
-            Some(Member {
-                profile: resident.profile.to_string(),
-                pid: endpoint.pid,
-                start_marker: endpoint.start_marker.clone(),
-                generation: endpoint.generation.clone(),
-            })
+            let (pid, start_marker) = resident.process.clone()?;
+            let generation = resident.endpoint.as_ref().map(|endpoint| endpoint.generation.clone());
+            let profile = resident.profile.to_string();
+            Some(Member { profile, pid, start_marker, generation: generation.unwrap_or_default() })
         });
         self.roster.write(members.collect());
         self.report.send_replace(self.told());

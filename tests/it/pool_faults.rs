@@ -6,7 +6,7 @@
 //! every failure, and `HERMES_FAULT_SEED` sets it.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -32,6 +32,8 @@ struct World {
     /// Runs that a crash of their own child cut off: no fault of the pool.
     crashed: u64,
     kills: u64,
+    /// How long the slowest idle orphan was there.
+    longest: Duration,
 }
 
 impl World {
@@ -44,7 +46,7 @@ impl World {
         }
         let foreign = Child::spawn(&home, &Opts::desktop().profile("foreign"));
         let pool = Some(Pool::start(&home, &["--max", "3"]));
-        Self { home, pool, dice: Dice(seed | 1), foreign, crashed: 0, kills: 0 }
+        Self { home, pool, dice: Dice(seed | 1), foreign, crashed: 0, kills: 0, longest: Duration::ZERO }
     }
 
     fn pool(&self) -> &Pool {
@@ -131,17 +133,19 @@ impl World {
 
     fn kill_pool(&mut self) {
         let pool = self.pool.take().unwrap();
-        let residents: Vec<(String, u32)> = pool.report()["slots"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter_map(|slot| Some((slot["profile"].as_str()?.to_owned(), u32::try_from(slot["pid"].as_u64()?).ok()?)))
-            .collect();
+        let slots = pool.report()["slots"].as_array().unwrap().clone();
+        let pids = |idle: bool| -> Vec<u32> {
+            let of = slots.iter().filter(|slot| (slot["idle"] == true) == idle);
+            of.filter_map(|slot| u32::try_from(slot["pid"].as_u64()?).ok()).collect()
+        };
         drop(pool);
         self.kills += 1;
         if self.dice.roll(2) == 0 {
             // Who is not adopted leaves as soon as it is idle.
-            wait_until("the orphans to go", SOON, || residents.iter().all(|(_, pid)| gone(*pid)));
+            let begun = Instant::now();
+            wait_until("the idle orphans to go", SOON, || pids(true).into_iter().all(gone));
+            self.longest = self.longest.max(begun.elapsed());
+            wait_until("the busy orphans to go", SOON, || pids(false).into_iter().all(gone));
         }
         self.pool = Some(Pool::start(&self.home, &["--max", "3"]));
     }
@@ -173,5 +177,8 @@ fn no_work_is_ended_and_no_slot_is_lost_whatever_happens() {
         assert_eq!(out.code, 0, "seed {seed}: {out:?}\n{}", log_of(&world.home));
     }
     assert_eq!(world.foreign.verdict()["idle"], true, "seed {seed}: the backend of another owner was touched");
-    println!("{} kills of the pool, {} runs cut off by crashes of their own child", world.kills, world.crashed);
+    println!(
+        "{} kills of the pool, {} runs cut off by crashes of their own child, no idle orphan longer than {:?}",
+        world.kills, world.crashed, world.longest
+    );
 }
