@@ -125,7 +125,7 @@ static LOG: Verb = read("log", Authority::Session, get("/api/sessions/{id}"));
 static DELEGATE: Verb = work("delegate", post("/api/sessions/{id}/delegations"));
 
 // Of a pool, which has no HTTP.
-static OPEN: Verb = lasting(control("open", None));
+static OPEN: Verb = Verb { logged: true, ..lasting(read("open", Authority::Session, None)) };
 static CLOSE: Verb = control("close", None);
 static POOL: Verb = read("pool", Authority::Session, None);
 static WATCH_POOL: Verb = lasting(read("watch-pool", Authority::Session, None));

@@ -165,11 +165,15 @@ impl Target {
                 "this is done over the control socket: name the child by profile, --pid or --socket",
             ));
         }
+        self.show_control(&mut peer);
+        Ok(peer)
+    }
+
+    fn show_control(&self, peer: &mut Peer) {
         let control = std::env::var("HERMES_CONTROL_TOKEN").ok().filter(|token| !token.is_empty());
         if let (None, Some(control)) = (&self.token_file, control) {
             peer.token = Token::new(control);
         }
-        Ok(peer)
     }
 
     /// The pool that is meant: by socket or pid, else the only one, else that of this home; and the profile, if one is
@@ -190,7 +194,9 @@ impl Target {
         };
         let profile = named(argument)?;
         if let Some(socket) = &self.socket {
-            return Ok((by_socket(socket, token)?, profile));
+            let mut peer = by_socket(socket, token)?;
+            self.show_control(&mut peer);
+            return Ok((peer, profile));
         }
         let mut pools = records()?;
         pools.retain(|found| found.kind.as_deref() == Role::Pool.kind());
@@ -202,7 +208,11 @@ impl Target {
             pools.retain(|pool| home.as_deref() == Some(Path::new(&pool.home)));
         }
         match pools.pop() {
-            Some(pool) if pools.is_empty() => Ok((Peer::found(pool, token), profile)),
+            Some(pool) if pools.is_empty() => {
+                let mut peer = Peer::found(pool, token);
+                self.show_control(&mut peer);
+                Ok((peer, profile))
+            }
             Some(_) => Err(Failure::usage("several pools fit: name one by --pid or --socket")),
             None => Err(Failure::new(Exit::Unreachable, "no pool runs: start one with hermes pool")),
         }

@@ -60,13 +60,15 @@ pub async fn run(options: Options) -> Result<(), ServeError> {
     let identity = Identity { generation: random_hex::<8>().map_err(|error| internal(&error))?, profile: None };
     let token = Token::random().map_err(|error| internal(&error))?;
 
+    let control = std::env::var("HERMES_CONTROL_TOKEN").ok().filter(|token| !token.is_empty()).map(Token::new);
+
     let pid = std::process::id();
     let nursery = Nursery {
         root: options.home.clone(),
         runtime: RuntimeDir::create(&RuntimeDir::locate(&|name| std::env::var_os(name)))
             .map_err(|error| ServeError::Unusable(error.to_string()))?,
         agent_command: options.agent_command,
-        control: std::env::var("HERMES_CONTROL_TOKEN").ok().filter(|token| !token.is_empty()).map(Token::new),
+        control: control.clone(),
         pid,
         start_marker: process::start_marker(pid).unwrap_or_default(),
     };
@@ -93,7 +95,7 @@ pub async fn run(options: Options) -> Result<(), ServeError> {
         places: Arc::new(Semaphore::new(door::lasting())),
     });
     let serving = tokio::spawn(service.run(inbox));
-    let tokens = Arc::new(Tokens::new(token, None));
+    let tokens = Arc::new(Tokens::new(token, control));
     let socket = doorway.socket().to_owned();
     let doorway = doorway.open(listener, &pool, tokens, None)?;
     announce(&socket.to_string_lossy());

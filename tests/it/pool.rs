@@ -421,3 +421,18 @@ fn a_waiter_that_goes_away_is_forgotten_and_a_background_one_is_promoted() {
     wait_until("the other to be served", SOON, || background.try_wait().unwrap().is_some());
     assert!(background.wait().unwrap().success());
 }
+
+#[test]
+fn with_a_control_token_only_its_bearer_closes_and_limits() {
+    let home = Home::new();
+    let pool = Pool::start_with(&home, &["--max", "1"], &[("HERMES_CONTROL_TOKEN", "the-control-token")]);
+    let first = pool.open_idle("a");
+    for args in [&["close", "a"][..], &["pool", "limit", "2"]] {
+        let refused = pool.ctl(args);
+        assert!(refused.code == 5 && refused.stderr.contains("HERMES_CONTROL_TOKEN"), "{refused:?}");
+    }
+    pool.open("b");
+    assert!(gone(first), "the pool itself shows its children the control token");
+    let closed = home.ctl(&["close", "b"]).env("HERMES_CONTROL_TOKEN", "the-control-token").output().unwrap();
+    assert!(closed.status.success(), "{closed:?}");
+}
