@@ -76,7 +76,8 @@ fn only_the_clock_asks_for_the_time() {
 
 #[test]
 fn wire_types_use_no_serde_attribute_that_the_codec_cannot_decode() {
-    let text = fs::read_to_string(root().join("src/protocol.rs")).expect("src/protocol.rs");
+    let mut text = fs::read_to_string(root().join("src/protocol.rs")).expect("src/protocol.rs");
+    sources("src/protocol").iter().for_each(|(_, more)| text.push_str(more));
     let text: String = code(&text).map(|(_, line)| format!("{line}\n")).collect();
     let mut forbidden = Vec::new();
     for attribute in text.split("serde(").skip(1) {
@@ -86,6 +87,21 @@ fn wire_types_use_no_serde_attribute_that_the_codec_cannot_decode() {
         }
     }
     assert_eq!(forbidden, NOTHING);
+}
+
+#[test]
+fn what_decides_knows_no_runtime_and_no_clock_of_its_own() {
+    let pure = ["coordinator", "room", "queue", "slot", "crash", "marks", "event", "view"];
+    let mut pure: Vec<PathBuf> = pure.iter().map(|name| PathBuf::from(format!("src/pool/{name}.rs"))).collect();
+    pure.extend(["src/fence.rs", "src/verdict.rs", "src/cron/plan.rs"].map(PathBuf::from));
+    let mut found = Vec::new();
+    for path in pure {
+        let text = fs::read_to_string(root().join(&path)).unwrap();
+        let words = ["tokio", "Clock", "std::fs", "std::env"];
+        let named = code(&text).filter(|(_, line)| words.iter().any(|word| line.contains(word)));
+        found.extend(named.map(|(number, line)| format!("{}:{number}: {}", path.display(), line.trim())));
+    }
+    assert_eq!(found, NOTHING);
 }
 
 #[test]
