@@ -30,6 +30,8 @@ pub struct Coordinator {
     last_lease: u64,
     /// Demand has changed so often: every resident is asked once for each.
     pub(super) round: u64,
+    /// The time of the last event.
+    pub(super) seen: Moment,
 }
 
 impl Coordinator {
@@ -45,6 +47,7 @@ impl Coordinator {
             draining: false,
             last_lease: 0,
             round: 0,
+            seen: Moment::from_nanos(0),
         }
     }
 
@@ -62,6 +65,7 @@ impl Coordinator {
     /// Takes in what happened; what the driver is to do, in this order.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.seen = now;
         self.take_in(now, event, &mut effects);
         self.time_out(now, &mut effects);
         self.restart(now);
@@ -228,8 +232,8 @@ impl Coordinator {
         let Some(slot) = self.slots.remove(&lease) else { return };
         match slot.state {
             // It was told to go, or may have been: the reply is what was lost.
-            State::Stopping | State::Committing => *self.retired.write(&slot.profile) = (),
-            _ if slot.in_doubt(now) => *self.retired.write(&slot.profile) = (),
+            State::Stopping | State::Committing => self.retire(&slot.profile, effects),
+            _ if slot.in_doubt(now) => self.retire(&slot.profile, effects),
             _ if self.draining => {}
             _ => self.troubles.crashed(now, &slot.profile),
         }
@@ -280,8 +284,17 @@ impl Coordinator {
     fn committed(&mut self, lease: Lease, effects: &mut Vec<Effect>) {
         let Some(slot) = self.slots.get_mut(&lease).filter(|slot| slot.state == State::Committing) else { return };
         slot.state = State::Stopping;
-        *self.retired.write(&slot.profile) = ();
+        let profile = slot.profile.clone();
+        self.retire(&profile, effects);
         effects.push(Effect::Stop { lease });
+    }
+
+    /// From now on only a person, or a job, brings the profile back; who waits for it in the background does not.
+    fn retire(&mut self, profile: &Arc<str>, effects: &mut Vec<Effect>) {
+        *self.retired.write(profile) = ();
+        let redials = self.queue.take(|waiter| waiter.profile == *profile && waiter.class == Class::Background);
+        let denial = |ticket| Effect::Denied { ticket, denial: Denial::Retired };
+        effects.extend(redials.into_iter().filter_map(|waiter| waiter.ticket).map(denial));
     }
 
     fn close(&mut self, ticket: Ticket, profile: &str, effects: &mut Vec<Effect>) {
@@ -322,7 +335,9 @@ impl Coordinator {
     /// A crashed child is wanted again by nobody but us.
     fn restart(&mut self, now: Moment) {
         for profile in self.troubles.take_restarts(now) {
-            if self.slot_of(&profile).is_none() && self.queue.len() < MAX_WAITERS && !self.queue.wants(&profile) {
+            // One that was up for a job alone comes back for the next.
+            let wanted = self.retired.get(&profile).is_none() && !self.queue.wants(&profile);
+            if wanted && self.slot_of(&profile).is_none() && self.queue.len() < MAX_WAITERS {
                 self.queue.push(now, None, profile, Class::Background, None);
                 self.round += 1;
             }

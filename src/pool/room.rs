@@ -73,11 +73,16 @@ impl Coordinator {
         count > 1 && sum > budget
     }
 
-    /// Whether the exit of this resident helps a waiter of that class.
-    fn helps(&self, now: Moment, slot: &Slot, class: Class) -> bool {
+    /// From when on the exit of this resident helps a waiter of that class, if ever.
+    fn helps_from(&self, slot: &Slot, class: Class) -> Option<Moment> {
         let reserve = slot.class != Class::Foreground || self.below_reserve(class);
-        let stale = class != Class::Background || now.since(slot.used) > self.settings.fresh;
-        reserve && stale
+        // A nanosecond later it is no longer fresh.
+        let stale = slot.used.plus(self.settings.fresh).plus(Duration::from_nanos(1));
+        reserve.then_some(if class == Class::Background { stale } else { slot.used })
+    }
+
+    fn helps_one_of(&self, slot: &Slot, blocked: &[Class]) -> Option<Moment> {
+        blocked.iter().filter_map(|class| self.helps_from(slot, *class)).min()
     }
 
     /// Whether a resident that has given its permit is still to go.
@@ -88,7 +93,8 @@ impl Coordinator {
             return false;
         }
         let blocked = self.blocked();
-        let needed = self.missing(Some(lease)) > 0 && blocked.iter().any(|class| self.helps(now, slot, *class));
+        let helps = self.helps_one_of(slot, &blocked).is_some_and(|from| from <= now);
+        let needed = helps && self.missing(Some(lease)) > 0;
         closing
             || self.draining
             || needed
@@ -107,20 +113,19 @@ impl Coordinator {
         idle.map(|slot| self.idle_stop_of(slot)).min()
     }
 
-    /// While somebody waits: when a resident that said nothing is asked again, or may make room for the background.
+    /// While somebody waits: when a resident that said nothing is asked again, or may make room at all.
     pub(super) fn next_look(&self) -> Option<Moment> {
         if self.missing(None) == 0 {
             return None;
         }
-        let ready = || self.slots.values().filter(|slot| slot.is_ready());
-        let again = ready().filter(|slot| slot.standing.is_unknown() && slot.misses > 0 && !slot.probing);
-        let again = again.map(ask_again).min();
-        let behind = self.blocked().contains(&Class::Background);
-        // A nanosecond later it is no longer fresh.
-        let stale = |slot: &Slot| slot.used.plus(self.settings.fresh).plus(Duration::from_nanos(1));
-        // Only who has not grown stale yet is worth waking for; the others have had their turn.
-        let stale = ready().filter(|slot| behind && slot.may_prepare() && slot.answered < stale(slot)).map(stale).min();
-        [again, stale].into_iter().flatten().min()
+        let blocked = self.blocked();
+        let ready = self.slots.values().filter(|slot| slot.is_ready() && !slot.probing);
+        let looks = ready.filter_map(|slot| {
+            let from = self.helps_one_of(slot, &blocked)?;
+            Some(if is_silent(slot) { from.max(ask_again(slot)) } else { from })
+        });
+        // Who could be looked at already was.
+        looks.filter(|at| *at > self.seen).min()
     }
 
     /// Asks residents how they stand, and those that may go for their permit.
@@ -134,7 +139,7 @@ impl Coordinator {
         let mut candidates: Vec<(Lease, Moment)> = self
             .slots
             .iter()
-            .filter(|(_, slot)| slot.is_ready() && blocked.iter().any(|class| self.helps(now, slot, *class)))
+            .filter(|(_, slot)| slot.is_ready() && self.helps_one_of(slot, &blocked).is_some_and(|from| from <= now))
             .map(|(lease, slot)| (*lease, slot.used))
             .collect();
         candidates.sort_by_key(|(_, used)| *used);
@@ -159,7 +164,7 @@ impl Coordinator {
     fn ask(&mut self, now: Moment, lease: Lease, effects: &mut Vec<Effect>) {
         let round = self.round;
         let Some(slot) = self.slots.get_mut(&lease) else { return };
-        let silent = slot.standing.is_unknown() && slot.misses > 0;
+        let silent = is_silent(slot);
         let again = silent && ask_again(slot) <= now;
         if slot.probing || (slot.asked >= round && !again) {
             return;
@@ -191,6 +196,11 @@ impl Coordinator {
             }
         }
     }
+}
+
+/// It was asked, and said nothing.
+fn is_silent(slot: &Slot) -> bool {
+    slot.standing.is_unknown() && slot.misses > 0
 }
 
 fn ask_again(slot: &Slot) -> Moment {
