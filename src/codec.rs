@@ -16,6 +16,7 @@
 //! and the answer to the second, of generation `ab` and idle: `00 00 00 05   02 61 62 03 00` (the generation, variant 3
 //! `Verdict` of `Reply`, variant 0 `Idle` of `Verdict`).
 
+use bincode::error::DecodeError;
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,7 +33,7 @@ pub const MAX_FRAME: usize = 1024 * 1024;
 pub enum CodecError {
     /// They do not decode.
     #[error("{0}")]
-    Malformed(String),
+    Malformed(&'static str),
     /// They decode, and more follows.
     #[error("{0} bytes follow the message")]
     Trailing(usize),
@@ -50,7 +51,7 @@ const SHORT: usize = 8 * MAX_HELLO;
 /// It does not fit into a frame.
 pub fn encode<T: Serialize>(message: &T) -> Result<Bytes, CodecError> {
     let bytes = bincode::serde::encode_to_vec(message, bincode::config::standard())
-        .map_err(|error| CodecError::Malformed(error.to_string()))?;
+        .map_err(|_| CodecError::Malformed("the message cannot be written"))?;
     if bytes.len() > MAX_FRAME { Err(CodecError::TooLong(bytes.len())) } else { Ok(bytes.into()) }
 }
 
@@ -65,10 +66,24 @@ pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, CodecError> {
         0..=MAX_HELLO => bincode::serde::decode_from_slice(payload, standard.with_limit::<SHORT>()),
         _ => bincode::serde::decode_from_slice(payload, standard.with_limit::<MAX_FRAME>()),
     };
-    let (message, used) = decoded.map_err(|error| CodecError::Malformed(error.to_string()))?;
+    let (message, used) = decoded.map_err(|error| CodecError::Malformed(plain(&error)))?;
     match payload.len() - used {
         0 => Ok(message),
         rest => Err(CodecError::Trailing(rest)),
+    }
+}
+
+/// What is wrong, in words of ours: bincode shows its own types, and might quote what was sent.
+fn plain(error: &DecodeError) -> &'static str {
+    match error {
+        DecodeError::UnexpectedEnd { .. } => "the message ends in the middle",
+        DecodeError::LimitExceeded => "a length in it is more than a message holds",
+        DecodeError::Utf8 { .. } => "a text in it is not UTF-8",
+        DecodeError::InvalidIntegerType { .. } => "a number in it is too large for its place",
+        DecodeError::InvalidBooleanValue(_) => "a flag in it is neither true nor false",
+        // What serde itself refuses: above all the number of a variant.
+        DecodeError::UnexpectedVariant { .. } | DecodeError::OtherString(_) => "something in it is of no known kind",
+        _ => "the message cannot be read",
     }
 }
 

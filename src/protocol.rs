@@ -452,3 +452,22 @@ pub enum FaultKind {
     /// A deadline passed.
     TimedOut,
 }
+
+impl FaultKind {
+    /// The name over HTTP.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
+            Self::ProtocolMismatch => "protocol_mismatch",
+            Self::UnknownRequest => "unknown_request",
+            Self::Invalid => "invalid",
+            Self::Retiring => "retiring",
+            Self::TooMany => "too_many",
+            Self::NotFound => "not_found",
+            Self::Conflict => "conflict",
+            Self::Unavailable => "unavailable",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}

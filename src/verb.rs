@@ -18,12 +18,12 @@ pub enum Authority {
 pub struct Route {
     /// The only method it answers to.
     pub method: &'static str,
-    /// The path; `{id}` stands for one part of it, whatever that is.
+    /// The path; `{id}` stands for one part of it, whatever that is, percent-encoded.
     pub path: &'static str,
 }
 
 impl Route {
-    /// Whether a path is this one, and what stands in the place of `{id}`.
+    /// Whether a path is this one, and what stands in the place of `{id}`, as it stands there.
     pub fn matches<'a>(&self, path: &'a str) -> Option<Option<&'a str>> {
         // Asked of every row at every request: most have no `{`, which one quick look tells.
         if !self.path.contains('{') {

@@ -230,6 +230,20 @@ fn a_body_under_another_variants_number_is_no_message() {
 }
 
 #[test]
+fn what_is_wrong_with_a_message_is_said_in_plain_words() {
+    for (bytes, why) in [
+        (&[200_u8][..], "something in it is of no known kind"),
+        (&[], "the message ends in the middle"),
+        (&[5, 2, 0xff, 0xff], "a text in it is not UTF-8"),
+        (&[4, 0, 2], "a flag in it is neither true nor false"),
+        (&[9, 253, 0, 0, 0, 0, 0, 0, 0, 1], "a number in it is too large for its place"),
+        (&[2, 2, 2], "2 bytes follow the message"),
+    ] {
+        assert_eq!(decode::<Request>(bytes).unwrap_err().to_string(), why, "{bytes:?}");
+    }
+}
+
+#[test]
 fn the_protocol_number_can_be_read_from_a_hello_of_any_time() {
     let hello = encode(&Request::Hello { protocol: 7, token: Token::new("t") }).unwrap();
     assert_eq!(peek_hello_protocol(&hello), Some(7));

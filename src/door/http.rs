@@ -41,6 +41,9 @@ const MAX_HEAD: usize = 16 * 1024;
 
 const GENERATION: header::HeaderName = header::HeaderName::from_static("x-hermes-generation");
 
+/// Which kind of fault a refusal is: several kinds share a status.
+const FAULT: header::HeaderName = header::HeaderName::from_static("x-hermes-fault");
+
 type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Everything that a request needs to be answered.
@@ -115,9 +118,10 @@ impl Door {
         let authority = guard::authority(request.headers(), &self.tokens);
         guard::admit(&request, &path, authority, self.address).map_err(fault)?;
         let (routed, row) = route::find(request.method().as_str(), &path).map_err(|missing| match missing {
-            route::Missing::Path => respond(StatusCode::NOT_FOUND, view::detail("Not Found")),
+            route::Missing::Path => refuse(StatusCode::NOT_FOUND, FaultKind::UnknownRequest, "Not Found"),
             route::Missing::Method(allowed) => {
-                let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, view::detail("Method Not Allowed"));
+                let (status, kind) = (StatusCode::METHOD_NOT_ALLOWED, FaultKind::UnknownRequest);
+                let mut response = refuse(status, kind, "Method Not Allowed");
                 response.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static(allowed));
                 response
             }
@@ -137,7 +141,7 @@ impl Door {
 
 async fn turn_away(mut stream: TcpStream) {
     let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 33\r\n\
-        connection: close\r\n\r\n{\"detail\":\"too many connections\"}";
+        x-hermes-fault: too_many\r\nconnection: close\r\n\r\n{\"detail\":\"too many connections\"}";
     if matches!(timeout(READ_DEADLINE, stream.write_all(answer)).await, Ok(Ok(()))) {
         // The end of the answer, told without closing on what is still to be heard.
         let _ = stream.shutdown().await;
@@ -159,10 +163,11 @@ async fn read_body(body: Incoming) -> Result<Bytes, Response<Body>> {
     match timeout(READ_DEADLINE, read).await {
         Ok(Ok(())) => Ok(bytes.into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() && !route::too_deep(&bytes) => {
-            Err(respond(StatusCode::PAYLOAD_TOO_LARGE, view::detail(&format!("a body has at most {MAX_BODY} bytes"))))
+            let message = format!("a body has at most {MAX_BODY} bytes");
+            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, FaultKind::Invalid, &message))
         }
-        Ok(Err(_)) => Err(respond(StatusCode::BAD_REQUEST, view::detail(route::JSON_REQUIRED))),
-        Err(_) => Err(respond(StatusCode::REQUEST_TIMEOUT, view::detail("the body did not come in time"))),
+        Ok(Err(_)) => Err(refuse(StatusCode::BAD_REQUEST, FaultKind::Invalid, route::JSON_REQUIRED)),
+        Err(_) => Err(refuse(StatusCode::REQUEST_TIMEOUT, FaultKind::TimedOut, "the body did not come in time")),
     }
 }
 
@@ -177,7 +182,17 @@ fn respond(status: StatusCode, json: String) -> Response<Body> {
 
 fn fault(fault: Fault) -> Response<Body> {
     let (status, json) = view::fault(&fault);
-    respond(status, json)
+    of_kind(fault.kind, respond(status, json))
+}
+
+/// Where HTTP has a finer status than the kind of fault alone.
+fn refuse(status: StatusCode, kind: FaultKind, message: &str) -> Response<Body> {
+    of_kind(kind, respond(status, view::detail(message)))
+}
+
+fn of_kind(kind: FaultKind, mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(FAULT, header::HeaderValue::from_static(kind.name()));
+    response
 }
 
 /// Server-sent events: one `data:` line each.

@@ -240,9 +240,11 @@ impl Journal {
     /// # Errors
     /// The journal cannot be used.
     pub fn turn(&self, turn: u64) -> Result<Option<TurnReport>, JournalError> {
+        // No turn has a number that the database cannot have, and none wraps round to one.
+        let Ok(turn) = i64::try_from(turn) else { return Ok(None) };
         self.with(|db| {
             let query = format!("SELECT {COLUMNS} FROM turns WHERE id = ?1");
-            db.query_row(&query, params![turn.cast_signed()], report).optional()
+            db.query_row(&query, params![turn], report).optional()
         })
     }
 
@@ -251,10 +253,11 @@ impl Journal {
     /// # Errors
     /// The journal cannot be used.
     pub fn log(&self, session: &str, after: u64, limit: u32) -> Result<Vec<TurnReport>, JournalError> {
+        let Ok(after) = i64::try_from(after) else { return Ok(Vec::new()) };
         self.with(|db| {
             let query = format!("SELECT {COLUMNS} FROM turns WHERE session = ?1 AND id > ?2 ORDER BY id LIMIT ?3");
             let mut query = db.prepare(&query)?;
-            let rows = query.query_map(params![session, after.cast_signed(), limit], report)?;
+            let rows = query.query_map(params![session, after, limit], report)?;
             let (mut page, mut bytes) = (Vec::new(), 0);
             for row in rows {
                 let row = row?;
@@ -355,6 +358,9 @@ mod tests {
         assert_eq!((turn.state, turn.reply), (TurnState::Interrupted, None), "the first ending counts");
         assert_eq!(journal.sessions(10).unwrap()[0].queued, 1);
         assert_eq!(journal.log("s", first, 10).unwrap().len(), 1);
+        for none in [1 << 63, u64::MAX] {
+            assert!(journal.log("s", none, 10).unwrap().is_empty() && journal.turn(none).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -23,6 +23,13 @@ fn child() -> (Home, Child) {
     (home, child)
 }
 
+/// The same with an agent, so that it takes prompts.
+fn child_with_agent() -> (Home, Child) {
+    let home = Home::new();
+    let child = Child::spawn(&home, &Opts::desktop().env("HERMES_AGENT_COMMAND", "true"));
+    (home, child)
+}
+
 /// curl with the right token.
 fn with_token(child: &Child, path: &str, args: &[&str]) -> Http {
     let token = token();
@@ -36,8 +43,9 @@ fn without_token(child: &Child, path: &str, args: &[&str]) -> Http {
     checked(curl(child, path, args))
 }
 
-/// What every reply has: JSON, its length, the generation, and never the token.
+/// What every reply has: JSON, its length, the generation, the kind of fault if it is one, and never the token.
 fn checked(reply: Http) -> Http {
+    assert_eq!(reply.header("x-hermes-fault").is_none(), reply.status == 200, "{reply:?}");
     assert_eq!(reply.header("content-type"), Some("application/json"), "{reply:?}");
     let length: usize = reply.header("content-length").and_then(|length| length.parse().ok()).expect("a length");
     assert_eq!(length, reply.body.len(), "{reply:?}");
@@ -507,6 +515,57 @@ fn without_a_token_a_bad_method_or_host_is_401_all_the_same() {
     unauthorized(&without_token(&child, IDLE, &["--data-binary", "{}"]));
     unauthorized(&without_token(&child, IDLE, &["-H", "Host: evil.example"]));
     assert_eq!(without_token(&child, "/api/health", &["-H", "Host: evil.example"]).status, 400);
+}
+
+#[test]
+fn a_refusal_says_which_kind_of_fault_it_is() {
+    let (_home, child) = child();
+    let fault = |path: &str, args: &[&str]| {
+        let reply = with_token(&child, path, args);
+        (reply.status, reply.header("x-hermes-fault").unwrap_or_default().to_owned())
+    };
+    let is = |status: u16, kind: &str| (status, kind.to_owned());
+    let unauthorized = without_token(&child, IDLE, &[]);
+    assert_eq!(unauthorized.header("x-hermes-fault"), Some("unauthorized"));
+    assert_eq!(fault("/nope", &[]), is(404, "unknown_request"));
+    assert_eq!(fault("/api/turns/99", &[]), is(404, "not_found"));
+    assert_eq!(fault(IDLE, &["-d", "{}"]), is(405, "unknown_request"));
+    assert_eq!(fault(IDLE, &["-H", "Origin: http://evil.example"]), is(403, "forbidden"));
+    assert_eq!(fault("/api/sessions/s/interrupt", &["-d", "{}"]), is(409, "conflict"));
+    assert_eq!(fault(RETIREMENT, &["-d", "{}"]), is(400, "invalid"));
+    prepare(&child);
+    assert_eq!(fault("/api/sessions/s/prompts", &["-d", r#"{"prompt":"p"}"#]), is(503, "retiring"));
+}
+
+#[test]
+fn a_name_in_a_path_is_percent_decoded() {
+    let (_home, child) = child_with_agent();
+    let submit =
+        |name: &str| with_token(&child, &format!("/api/sessions/{name}/prompts"), &["-d", r#"{"prompt":"p"}"#]);
+    assert_eq!(submit("caf%C3%A9%20%2525").status, 200);
+    let sessions = with_token(&child, "/api/sessions", &[]).json();
+    assert_eq!(sessions["sessions"][0]["session"], "café %25");
+    for bad in ["a%2Fb", "%00", "a%", "%zz", "%ff", "%2e%2e"] {
+        let reply = submit(bad);
+        assert_eq!((reply.status, reply.header("x-hermes-fault")), (400, Some("invalid")), "{bad}: {reply:?}");
+    }
+    assert_eq!(with_token(&child, "/api/he%61lth/idle", &[]).status, 404, "only names are decoded");
+}
+
+#[test]
+fn numbers_that_no_turn_has_find_none() {
+    let (_home, child) = child_with_agent();
+    let prompt = ["-d", r#"{"prompt":"p"}"#];
+    assert_eq!(with_token(&child, "/api/sessions/s/prompts", &prompt).status, 200);
+    let turns = |after: &str| {
+        let page = with_token(&child, &format!("/api/sessions/s?after={after}"), &[]).json();
+        page["turns"].as_array().unwrap().len()
+    };
+    assert_eq!(turns("0"), 1);
+    for number in ["9223372036854775807", "9223372036854775808", "18446744073709551615"] {
+        assert_eq!(turns(number), 0, "{number}");
+        assert_eq!(with_token(&child, &format!("/api/turns/{number}"), &[]).status, 404, "{number}");
+    }
 }
 
 #[test]

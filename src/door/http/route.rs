@@ -29,7 +29,7 @@ pub(super) fn find(method: &str, path: &str) -> Result<(&'static Verb, Route), M
 
 /// The request that stands at a path that [`find`] has found.
 pub(super) fn parse(route: Route, path: &str, query: Option<&str>, body: &[u8]) -> Result<Request, Fault> {
-    let id = || route.matches(path).flatten().unwrap_or_default().to_owned();
+    let id = route.matches(path).flatten().map(decoded).transpose()?.unwrap_or_default();
     match route.path {
         "/api/health" => Ok(Request::Health),
         "/api/health/idle" => Ok(Request::Idle),
@@ -49,17 +49,17 @@ pub(super) fn parse(route: Route, path: &str, query: Option<&str>, body: &[u8]) 
         "/api/sessions" => Ok(Request::Sessions),
         "/api/sessions/{id}" => {
             let limit = number(query, "limit")?.map_or(50, |limit| u32::try_from(limit).unwrap_or(u32::MAX));
-            Ok(Request::Log { session: id(), after: number(query, "after")?.unwrap_or(0), limit })
+            Ok(Request::Log { session: id, after: number(query, "after")?.unwrap_or(0), limit })
         }
-        "/api/sessions/{id}/prompts" => Ok(Request::Submit { session: id(), prompt: prompt(&json(body)?)? }),
-        "/api/sessions/{id}/interrupt" => Ok(Request::Interrupt { session: id() }),
+        "/api/sessions/{id}/prompts" => Ok(Request::Submit { session: id, prompt: prompt(&json(body)?)? }),
+        "/api/sessions/{id}/interrupt" => Ok(Request::Interrupt { session: id }),
         "/api/sessions/{id}/delegations" => {
             let body = json(body)?;
             let detached = optional(&body, "detached", Value::as_bool, "true or false")?.unwrap_or(false);
-            Ok(Request::Delegate { session: id(), prompt: prompt(&body)?, detached })
+            Ok(Request::Delegate { session: id, prompt: prompt(&body)?, detached })
         }
         "/api/turns/{id}" => {
-            let turn = id().parse().map_err(|_| invalid("a turn is a whole number"))?;
+            let turn = id.parse().map_err(|_| invalid("a turn is a whole number"))?;
             Ok(Request::Turn { turn, wait: number(query, "wait")?.unwrap_or(0) > 0 })
         }
         "/api/prompts" => Ok(Request::Questions),
@@ -68,12 +68,30 @@ pub(super) fn parse(route: Route, path: &str, query: Option<&str>, body: &[u8]) 
             let text = optional(&body, "answer", |value| value.as_str().map(AnswerText::new), "a string")?;
             let decline = optional(&body, "decline", Value::as_bool, "true or false")?.unwrap_or(false);
             match (&text, decline) {
-                (Some(_), false) | (None, true) => Ok(Request::Answer { id: id(), answer: text }),
+                (Some(_), false) | (None, true) => Ok(Request::Answer { id, answer: text }),
                 _ => Err(invalid("give either answer, a string, or decline, true")),
             }
         }
         _ => Err(Fault::new(FaultKind::NotFound, "Not Found")),
     }
+}
+
+/// What a part of a path says. One that would say a `/` or NUL is taken for no name at all.
+fn decoded(part: &str) -> Result<String, Fault> {
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'%' => {
+                let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+                let (high, low) = digit().zip(digit()).ok_or_else(|| invalid("the path has a bad % escape"))?;
+                bytes.extend(u8::try_from(16 * high + low));
+            }
+            byte => bytes.push(byte),
+        }
+    }
+    let text = String::from_utf8(bytes).map_err(|_| invalid("the path is not UTF-8"))?;
+    if text.contains(['/', '\0']) { Err(invalid("a name in a path has no slash and no NUL")) } else { Ok(text) }
 }
 
 fn number(query: Option<&str>, key: &str) -> Result<Option<u64>, Fault> {
@@ -148,6 +166,16 @@ mod tests {
     fn message(body: &str) -> String {
         let route = Route { method: "POST", path: RETIREMENT };
         parse(route, RETIREMENT, None, body.as_bytes()).unwrap_err().message
+    }
+
+    #[test]
+    fn a_part_of_a_path_is_decoded_once() {
+        for (part, name) in [("s", "s"), ("a%20b", "a b"), ("%E2%82%AC", "€"), ("%2525", "%25"), ("a+b", "a+b")] {
+            assert_eq!(decoded(part).as_deref(), Ok(name), "{part}");
+        }
+        for bad in ["%", "a%2", "%zz", "%+1", "%-1", "%2", "%ff", "%c0%80", "a%2Fb", "%2f", "%00", "%e2%82"] {
+            assert_eq!(decoded(bad).map_err(|fault| fault.kind), Err(FaultKind::Invalid), "{bad}");
+        }
     }
 
     #[test]
