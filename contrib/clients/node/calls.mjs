@@ -75,6 +75,16 @@ function refusalOf(body) {
   };
 }
 
+/** A pool as `hermesctl pool --json` has it. */
+function poolKeys({ slots, queue, ...limits }) {
+  return { ok: true, ...limits, slots: slots.map(slotKeys), queue: queue.map(small('class')) };
+}
+
+function slotKeys({ verdict, holders, ...slot }) {
+  const named = holders.map(({ number, ...holder }) => small('ledger')(holder));
+  return { ...small('class')(small('state')(slot)), detail: null, ...verdictKeys(verdict), holders: named };
+}
+
 /** The same object with the name of an enum as JSON has it. */
 const small = (field) => (object) => ({ ...object, [field]: snake(object[field]) });
 
@@ -142,6 +152,9 @@ const REPLIES = {
     shown: (turns) => ({ ok: true, turns: turns.map(small('state')) }),
     body: ({ turns }) => list(TurnReport).view(turns),
   },
+  Closed: { shown: () => ({ ok: true, closed: true }) },
+  Pool: { shown: poolKeys },
+  Touched: { shown: ({ ok }) => ({ ok }) },
 };
 
 /** The caller's object for a reply, if it is one of those that this call has. */
@@ -167,6 +180,7 @@ export const EVENTS = {
   Prepared: { shown: REPLIES.Prepared.shown },
   Held: { shown: ({ number }) => ({ ok: true, number }), body: ({ number }) => ({ number: u64.view(number) }) },
   Asked: { shown: ({ id }) => ({ ok: true, id }) },
+  Pool: { shown: poolKeys },
   Answered: { shown: ({ answer }) => ({ ok: true, answer: answer === null ? null : new Secret(answer) }) },
 };
 
@@ -181,10 +195,10 @@ export function verdictBody(body) {
 const get = (path) => ({ method: 'GET', path });
 const post = (path, body) => ({ method: 'POST', path, body });
 
-/** A name as a part of a path. The server takes that part as it stands, so that only some names can be said at all. */
+/** A name as a part of a path, which is never empty. */
 function part(name) {
-  if (typeof name === 'string' && name !== '' && encodeURIComponent(name) === name) return name;
-  throw new NeedsSocket('this name cannot stand in a path of HTTP: use the control socket');
+  if (name === '') throw new NeedsSocket('an empty name cannot stand in a path of HTTP: use the control socket');
+  return encodeURIComponent(name);
 }
 
 const RETIREMENT = '/api/health/retirement';
@@ -252,6 +266,14 @@ export const CALLS = {
     http: ({ session, prompt, detached = false }) => post(`/api/sessions/${part(session)}/delegations`, { prompt, detached }),
     replies: ['Submitted'],
   },
+  // Of a pool, which has no HTTP.
+  close: { request: ({ profile }) => ({ Close: { profile } }), replies: ['Closed'] },
+  report: { request: () => 'Pool', replies: ['Pool'] },
+  limit: {
+    request: ({ max = null, memoryBudget = null }) => ({ PoolLimit: { max, memory_budget: memoryBudget } }),
+    replies: ['Pool'],
+  },
+  touch: { request: ({ profile }) => ({ Touch: { profile } }), replies: ['Touched'] },
 };
 
 /** By method of the client: the request that turns a connection into a stream, and its place over HTTP. */
@@ -271,4 +293,10 @@ export const STREAMS = {
       Ask: { kind: kindOf(kind), text: question, choices, timeout_ms: timeoutMs },
     }),
   },
+  open: {
+    request: ({ profile, background = false, timeoutMs = null }) => ({
+      Open: { profile, background, timeout_ms: timeoutMs },
+    }),
+  },
+  watchPool: { request: () => 'WatchPool' },
 };

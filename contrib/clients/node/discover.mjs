@@ -7,7 +7,7 @@
 
 import { execFile } from 'node:child_process';
 import { constants } from 'node:fs';
-import { lstat, open, readFile, readdir } from 'node:fs/promises';
+import { lstat, open, readFile, readdir, realpath } from 'node:fs/promises';
 import path from 'node:path';
 import process from 'node:process';
 import { promisify } from 'node:util';
@@ -147,6 +147,36 @@ export async function find({ profile, pid, home, ...options } = {}) {
   if (fits.length === 0) throw new Unreachable(`no backend runs for ${words}`);
   const pids = fits.map((endpoint) => endpoint.pid).join(', ');
   throw new Invalid(`several backends fit (pids ${pids}): name one by profile or pid`);
+}
+
+/** The one pool that is meant: by `pid` or `home`, the only one there is, or that of the home which the environment names. */
+export async function findPool({ pid, home, env = process.env, ...options } = {}) {
+  const { endpoints } = await survey({ env, ...options });
+  const meant = home === undefined ? undefined : await real(home);
+  const pools = endpoints.filter(
+    (endpoint) =>
+      endpoint.kind === 'pool' &&
+      (pid === undefined || endpoint.pid === pid) &&
+      (meant === undefined || endpoint.home === meant),
+  );
+  if (pools.length === 0) throw new Unreachable('no pool runs: start one with hermes pool');
+  if (pools.length === 1) return pools[0];
+  const own = await homeOf(env);
+  const ours = pools.filter((pool) => pool.home === own);
+  if (ours.length === 1) return ours[0];
+  const pids = pools.map((pool) => pool.pid).join(', ');
+  throw new Invalid(`several pools fit (pids ${pids}): name one by pid, home or socket`);
+}
+
+/** The home that the environment names. */
+async function homeOf({ HERMES_HOME, HOME }) {
+  const home = HERMES_HOME || (HOME && path.join(HOME, '.hermes'));
+  return home ? real(home) : null;
+}
+
+/** A home as records have it, without symbolic links; null if it is not there. */
+function real(home) {
+  return realpath(home).catch(() => null);
 }
 
 /** The record beside a socket or under its own name, if its process lives: what is written there now, after a restart too. */

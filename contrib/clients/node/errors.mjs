@@ -44,7 +44,7 @@ export class Unavailable extends HermesError {
   }
 }
 
-/** Too many connections, holds or questions. HTTP has one status for this and its parent class. */
+/** Too many connections, holds or questions. */
 export class TooMany extends Unavailable {}
 
 /** A deadline passed, ours or the backend's. */

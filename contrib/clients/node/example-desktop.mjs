@@ -1,10 +1,11 @@
 #!/usr/bin/env node
 // A desktop's main loop: at most three backends at a time, and room for the next by proof alone.
 //
-//   node contrib/clients/node/example-desktop.mjs [--hermes PATH] [--home DIR]
+//   node contrib/clients/node/example-desktop.mjs [--pool] [--hermes PATH] [--home DIR]
 //
 // On a terminal it takes commands (`help` lists them); otherwise it plays the ones in DEMO on real children in a temporary
-// home. How room is made is in example-children.mjs.
+// home. How room is made is in example-children.mjs; with --pool the children are those of a pool (example-pool.mjs), which
+// makes room by itself.
 
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -14,6 +15,7 @@ import { createInterface } from 'node:readline/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { OwnChildren } from './example-children.mjs';
+import { PoolChildren } from './example-pool.mjs';
 import { Client, probe } from './hermes.mjs';
 
 // A full idle pool makes room at once; a full busy one says who is in the way, and waits for the first.
@@ -25,19 +27,19 @@ const DEMO = [
 const say = (text) => console.log(text);
 
 /** A mode has `open(profile)`, `residents()` and `quit()`; a resident has `profile` and `endpoint`. Each is a flag: --children. */
-const MODES = { children: OwnChildren };
+const MODES = { children: OwnChildren, pool: PoolChildren };
 
 /** What a person, or the demo, can say. */
 function commands(pool) {
   const client = async (profile) => {
-    const resident = pool.residents().find((other) => other.profile === profile);
+    const resident = (await pool.residents()).find((other) => other.profile === profile);
     if (!resident) throw new Error(`${profile} is not open`);
     return Client.connect(resident.endpoint);
   };
   return {
     open: async (profile) => say(`${profile} is open, pid ${(await pool.open(profile)).endpoint.pid}`),
     async list() {
-      const verdicts = await Promise.all(pool.residents().map(({ endpoint }) => probe(endpoint)));
+      const verdicts = await Promise.all((await pool.residents()).map(({ endpoint }) => probe(endpoint)));
       for (const { profile, idle, detail, reason } of verdicts) say(`  ${profile}: ${idle ? 'idle' : detail ?? reason}`);
     },
     async work(profile) {

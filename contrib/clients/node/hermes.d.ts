@@ -61,6 +61,7 @@ export function runtimeDir(env?: Record<string, string | undefined>): string;
 export function survey(where?: Where): Promise<{ endpoints: Endpoint[]; refused: Unsafe[] }>;
 export function list(where?: Where): Promise<Endpoint[]>;
 export function find(which?: Which): Promise<Endpoint>;
+export function findPool(which?: Omit<Which, 'profile'>): Promise<Endpoint>;
 export function endpointAt(file: string, options?: { requireLive?: boolean }): Promise<Endpoint>;
 export function startMarker(pid: number): Promise<string | null>;
 export function alive(pid: number, marker: string): Promise<boolean>;
@@ -213,6 +214,75 @@ export class Retirement {
   readonly expires_in_ms: U64;
   commit(options?: Patience): Promise<({ ok: true; next_due: string | null } | { ok: false }) & Who>;
   cancel(options?: Patience): Promise<{ ok: boolean } & Who>;
+}
+
+// ---- pools
+
+export interface PoolSlot {
+  /** `default` is the home without a profile. */
+  profile: string;
+  class: 'foreground' | 'due' | 'background';
+  state: 'starting' | 'ready' | 'retiring' | 'stopping';
+  pid: number | null;
+  /** What it last said of itself, with the keys of a verdict. */
+  idle: boolean | null;
+  reason: string | null;
+  detail: string | null;
+  holders: { ledger: Ledger; id: string; why: string; age_ms: U64 }[];
+  more: U64;
+  age_ms: U64;
+  unused_ms: U64;
+  /** In bytes; null where it was not measured. */
+  memory: U64 | null;
+}
+
+/** As `hermesctl pool --json` has it. */
+export interface PoolReport {
+  ok: true;
+  max: number;
+  memory_budget: U64 | null;
+  /** It stops: nothing more is opened. */
+  draining: boolean;
+  slots: PoolSlot[];
+  /** In the order in which they are served. */
+  queue: { ticket: U64 | null; profile: string; class: PoolSlot['class']; waited_ms: U64 }[];
+  due: { profile: string; at: string }[];
+}
+
+export interface WhichPool {
+  env?: Record<string, string | undefined>;
+  home?: string;
+  pid?: number;
+  socket?: string;
+  /** In place of the record's: a control token, say. */
+  token?: string | Secret;
+}
+
+export interface Opening extends Patience {
+  /** Nobody waits for it: whoever waits in the foreground goes first. */
+  background?: boolean;
+  /** The pool's own patience, whose fault names who was in the way. */
+  timeoutMs?: number;
+  /** Told while it waits: the slots are in the way. */
+  onWaiting?: (report: PoolReport & Who) => void;
+}
+
+/** A pool of backends, by its control socket. */
+export class Pool {
+  private constructor();
+  static connect(options?: WhichPool & Patience): Promise<Pool>;
+  readonly pid: number;
+  readonly generation: string;
+  /** The record of the backend, for `Client.connect`. Waits without end unless a deadline is given; giving up gives the place in the queue up. */
+  open(profile: string, options?: Opening): Promise<Endpoint>;
+  /** `Conflict` if it does not prove idle. The default deadline is 15 s. */
+  close(profile: string, options?: Patience): Promise<{ ok: true; closed: true; profile: string }>;
+  report(options?: Patience): Promise<PoolReport & Who>;
+  watch(options?: Patience): AsyncGenerator<PoolReport & Who, void, void>;
+  /** In bytes; 0 is no limit. */
+  limit(limits?: { max?: number; memoryBudget?: U64 } & Patience): Promise<PoolReport & Who>;
+  touch(profile: string, options?: Patience): Promise<{ ok: boolean } & Who>;
+  end(): void;
 }
 
 /** The verdict whatever happens; only the caller's own abort rejects. */

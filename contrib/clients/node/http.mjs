@@ -15,8 +15,10 @@ import {
   Unavailable,
   UnknownRequest,
   Unreachable,
+  fromFault,
 } from './errors.mjs';
 import { patiently } from './patience.mjs';
+import { FaultKind, snake } from './wire.mjs';
 
 /** A body that is sent has at most so many bytes. */
 export const MAX_BODY = 64 * 1024;
@@ -62,7 +64,7 @@ export class Server {
           const generation = response.headers['x-hermes-generation'] ?? null;
           const json = parsed(text);
           if (response.statusCode === 200 && json !== null) resolve({ body: json, generation });
-          else reject(refusal(response.statusCode, json));
+          else reject(refusal(response, json));
         }, reject);
       });
       return () => request.destroy();
@@ -78,7 +80,7 @@ export class Server {
       const { request, responded } = this.#request(method, path, body, reject);
       responded.then((response) => {
         if (!String(response.headers['content-type']).startsWith('text/event-stream')) {
-          return read(response).then((text) => reject(refusal(response.statusCode, parsed(text))), reject);
+          return read(response).then((text) => reject(refusal(response, parsed(text))), reject);
         }
         const generation = response.headers['x-hermes-generation'] ?? null;
         const stop = () => {
@@ -180,6 +182,7 @@ function parsed(text) {
   }
 }
 
+/** What a status means where no header says more: an older backend, or another kind of server. */
 const STATUS = {
   400: Invalid,
   401: Unauthorized,
@@ -193,8 +196,10 @@ const STATUS = {
   504: TimedOut,
 };
 
-function refusal(status, json) {
+function refusal({ statusCode: status, headers }, json) {
   const detail = typeof json?.detail === 'string' ? json.detail : `the server answered ${status}`;
+  const kind = FaultKind.names.find((name) => snake(name) === headers['x-hermes-fault']);
+  if (kind !== undefined && status >= 400) return fromFault({ kind, message: detail });
   if (status === 503 && json?.retiring === true) return new Retiring(detail);
   // The path itself is unknown: an older backend, or another kind of server.
   if (status === 404 && (detail === 'Not Found' || json?.detail === undefined)) return new UnknownRequest(detail);

@@ -92,7 +92,7 @@ function bad(what, value) {
 }
 
 function whole(width) {
-  const last = width === 4 ? 0xffff_ffffn : 0xffff_ffff_ffff_ffffn;
+  const last = 2n ** BigInt(8 * width) - 1n;
   const isWhole = (value) => typeof value === 'bigint' || Number.isSafeInteger(value);
   const fits = (value) => isWhole(value) && value >= 0 && BigInt(value) <= last;
   return {
@@ -109,6 +109,7 @@ function whole(width) {
   };
 }
 
+export const u16 = whole(2);
 export const u32 = whole(4);
 export const u64 = whole(8);
 
@@ -331,6 +332,47 @@ export const TurnReport = struct({
 
 export const SessionReport = struct({ session: text, running: optional(u64), queued: u32, last: u64 });
 
+export const Class = variants('Class', ['Foreground', 'Due', 'Background']);
+
+export const SlotState = variants('SlotState', ['Starting', 'Ready', 'Retiring', 'Stopping']);
+
+export const PoolSlot = struct({
+  profile: text,
+  class: Class,
+  state: SlotState,
+  pid: optional(u32),
+  verdict: Verdict,
+  holders: list(LedgerEntry),
+  more: u64,
+  age_ms: u64,
+  unused_ms: u64,
+  memory: optional(u64),
+});
+
+export const PoolWaiter = struct({ ticket: optional(u64), profile: text, class: Class, waited_ms: u64 });
+
+export const PoolDue = struct({ profile: text, at: text });
+
+export const PoolReport = struct({
+  max: u32,
+  memory_budget: optional(u64),
+  draining: bool,
+  slots: list(PoolSlot),
+  queue: list(PoolWaiter),
+  due: list(PoolDue),
+});
+
+export const Opened = struct({
+  pid: u32,
+  start_marker: text,
+  generation: text,
+  profile: optional(text),
+  home: text,
+  socket: text,
+  port: optional(u16),
+  version: text,
+});
+
 /** What a client can ask. */
 export const Request = variants('Request', [
   ['Hello', { protocol: u32, token: text }],
@@ -355,6 +397,12 @@ export const Request = variants('Request', [
   ['Interrupt', { session: text }],
   ['Log', { session: text, after: u64, limit: u32 }],
   ['Delegate', { session: text, prompt: text, detached: bool }],
+  ['Open', { profile: text, background: bool, timeout_ms: optional(u64) }],
+  ['Close', { profile: text }],
+  'Pool',
+  'WatchPool',
+  ['PoolLimit', { max: optional(u32), memory_budget: optional(u64) }],
+  ['Touch', { profile: text }],
 ]);
 
 /** An element of a stream. */
@@ -365,9 +413,11 @@ export const Event = variants('Event', [
   ['Held', { number: u64 }],
   ['Asked', { id: text }],
   ['Answered', { answer: optional(text) }],
+  ['Pool', PoolReport],
+  ['Opened', Opened],
 ]);
 
-/** What a backend answers. */
+/** What a backend, or a pool, answers. */
 export const Reply = variants('Reply', [
   ['Fault', { kind: FaultKind, message: text }],
   ['Welcome', { protocol: u32, version: text, pid: u32, profile: optional(text) }],
@@ -390,6 +440,9 @@ export const Reply = variants('Reply', [
   ['Sessions', list(SessionReport)],
   ['Interrupting', { turn: u64 }],
   ['Log', list(TurnReport)],
+  'Closed',
+  ['Pool', PoolReport],
+  ['Touched', { ok: bool }],
 ]);
 
 /** One frame from a backend: which process answers, and what. */

@@ -12,6 +12,7 @@ import {
   NotFound,
   Retiring,
   Secret,
+  TooMany,
   Unauthorized,
   alive,
   find,
@@ -118,8 +119,23 @@ test('turns, sessions and logs are those of hermesctl', async (t) => {
     const { kind, message } = await same(ask);
     if (kind !== Kind.name) assert.fail(`${ask}: ${kind}: ${message}`);
   }
-  await assert.rejects(http.submit('a name with spaces', 'say x'), NeedsSocket);
-  assert.equal((await socket.submit('a name with spaces', 'say x')).ok, true);
+  for (const name of ['a name with spaces', 'café 100%', 'a?b#c&d=e']) {
+    assert.equal((await http.submit(name, 'say x')).ok, true);
+    assert.equal((await same((client) => client.log(name))).turns[0].session, name);
+  }
+  for (const name of ['a/b', 'nul\0', '%2F/']) assert.equal((await outcome(http.submit(name, 'say x'))).kind, Invalid.name);
+  await assert.rejects(http.submit('', 'say x'), NeedsSocket);
+  const beyond = 2n ** 63n;
+  assert.deepEqual((await same((client) => client.log('s', { after: beyond }))).turns, []);
+  assert.equal((await same((client) => client.turn(beyond + 1n))).kind, NotFound.name);
+});
+
+test('a queue that is full is told so by either door', async (t) => {
+  const world = new World(t);
+  const { socket, same } = await both(t, world, { env: world.agent() });
+  await socket.submit('s', 'wait for ever');
+  await Promise.allSettled(Array.from({ length: 65 }, () => socket.submit('s', 'say later')));
+  assert.equal((await same((client) => client.submit('s', 'say one more'))).kind, TooMany.name);
 });
 
 test('a process that outlives its turn is released', async (t) => {

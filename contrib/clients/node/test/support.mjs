@@ -73,12 +73,12 @@ export class World {
     return { HERMES_AGENT_COMMAND: `bash '${file}'` };
   }
 
-  /** A job that is due at once and runs until the file `release` is there. */
-  waitingJob(id) {
-    const cron = this.file('cron');
+  /** A job that is due at once and runs until the file `release` is there, in the home or that of a profile. */
+  waitingJob(id, ...profile) {
+    const cron = this.file(...profile, 'cron');
     mkdirSync(cron, { mode: 0o700, recursive: true });
-    mkdirSync(this.file('scripts'), { mode: 0o700, recursive: true });
-    writeFileSync(this.file('scripts', 'wait.sh'), 'while [ ! -e "$HERMES_HOME/release" ]; do sleep 0.05; done\n');
+    mkdirSync(this.file(...profile, 'scripts'), { mode: 0o700, recursive: true });
+    writeFileSync(this.file(...profile, 'scripts', 'wait.sh'), 'while [ ! -e "$HERMES_HOME/release" ]; do sleep 0.05; done\n');
     const at = (seconds) => new Date(Date.now() + seconds * 1000).toISOString();
     const job = {
       id, name: id, prompt: '', script: 'wait.sh', no_agent: true,
@@ -93,9 +93,20 @@ export class World {
   /** Starts `hermes serve` and waits for READY. */
   async child({ profile, env = {} } = {}) {
     const args = [...(profile ? ['--profile', profile] : []), 'serve', '--port', '0'];
+    const shown = { HERMES_DASHBOARD_SESSION_TOKEN: TOKEN, ...env };
+    const { ready, ...child } = await this.#start(args, shown, /HERMES_BACKEND_READY port=(\d+)\n[^]*HERMES_DASHBOARD_READY port=\d+\n/);
+    return { ...child, port: Number(ready), url: `http://127.0.0.1:${ready}` };
+  }
+
+  /** Starts `hermes pool` and waits for READY. */
+  async pool({ max = 3, args = [], env = {} } = {}) {
+    const { ready, ...pool } = await this.#start(['pool', '--max', String(max), ...args], env, /HERMES_POOL_READY socket=(.+)\n/);
+    return { ...pool, socket: ready };
+  }
+
+  async #start(args, env, readiness) {
     const stdio = ['ignore', 'pipe', 'pipe'];
-    const shown = { ...this.env, HERMES_DASHBOARD_SESSION_TOKEN: TOKEN, ...env };
-    const child = spawn(HERMES, args, { env: shown, stdio, detached: true });
+    const child = spawn(HERMES, args, { env: { ...this.env, ...env }, stdio, detached: true });
     let out = '';
     let log = '';
     child.stdout.on('data', (text) => (out += text));
@@ -103,13 +114,11 @@ export class World {
     const exited = new Promise((resolve) => child.once('exit', (code, signal) => resolve({ code, signal })));
     await until(`READY of ${args.join(' ')}`, () => {
       assert.equal(child.exitCode, null, `no READY: ${log}`);
-      return /HERMES_DASHBOARD_READY port=\d+\n/.test(out);
+      return readiness.test(out);
     });
-    const port = Number(out.match(/HERMES_BACKEND_READY port=(\d+)/)[1]);
     return {
       pid: child.pid,
-      port,
-      url: `http://127.0.0.1:${port}`,
+      ready: out.match(readiness)[1],
       exited,
       log: () => log,
       kill: (signal) => child.kill(signal),
@@ -229,7 +238,8 @@ export function less(object, ...keys) {
   return Object.fromEntries(kept);
 }
 
-/** Ages differ from one look to the next by their nature. */
+/** Ages, and memory, differ from one look to the next by their nature. */
 export function ageless(value) {
-  return JSON.parse(JSON.stringify(value, (key, inner) => (['age_ms', 'since_ms', 'expires_in_ms'].includes(key) ? 'some' : inner)));
+  const ages = ['age_ms', 'since_ms', 'expires_in_ms', 'unused_ms', 'waited_ms', 'memory'];
+  return JSON.parse(JSON.stringify(value, (key, inner) => (ages.includes(key) ? 'some' : inner)));
 }
