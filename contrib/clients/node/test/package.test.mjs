@@ -56,7 +56,7 @@ test('the example desktop makes room by proof, says who is in the way, and leave
   const { out, pids } = await example(t, '--children');
   const seen = [
     /> open dan\nretired ann, idle by proof\nann has left \(exit 0\)\ndan is open, pid \d+\n/,
-    /> open eve\nevery backend is busy:\n {2}bob: session demo for \d+\.\d s: turn running\n/,
+    /> open eve\nevery backend is busy:\n {2}bob: session demo for \d+\.\d s: (prompt queued|turn running)\n/,
     / {2}cyd: hold backup for \d+\.\d s: copying files\n/,
     / {2}dan: asks "May I delete it\?": hermesctl --profile dan answer srq-[0-9a-f]{12} TEXT\n/,
     /retired bob, idle by proof\nbob has left \(exit 0\)\neve is open, pid \d+\n/,
