@@ -120,7 +120,8 @@ test('turns, sessions and logs are those of hermesctl', async (t) => {
     if (kind !== Kind.name) assert.fail(`${ask}: ${kind}: ${message}`);
   }
   for (const name of ['a name with spaces', 'café 100%', 'a?b#c&d=e']) {
-    assert.equal((await http.submit(name, 'say x')).ok, true);
+    const { turn } = await http.submit(name, 'say x');
+    await socket.turn(turn, { wait: true });
     assert.equal((await same((client) => client.log(name))).turns[0].session, name);
   }
   for (const name of ['a/b', 'nul\0', '%2F/']) assert.equal((await outcome(http.submit(name, 'say x'))).kind, Invalid.name);
