@@ -178,7 +178,12 @@ impl World {
     fn exit(&mut self, lease: Lease) {
         if let Some(child) = self.children.remove(&lease) {
             if child.committed {
-                self.retired.insert(child.profile);
+                self.retired.insert(child.profile.clone());
+            }
+            // A person waits for it already: that is as good as opening it now.
+            let person = |(waited, class): &(Arc<str>, Class)| *waited == child.profile && *class == Class::Foreground;
+            if self.waiting.values().any(person) {
+                self.retired.remove(&child.profile);
             }
             self.permits.remove(&lease);
             self.closing.remove(&lease);
