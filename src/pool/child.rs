@@ -87,7 +87,8 @@ impl Nursery {
         let mut command = Command::new(own_executable().map_err(|error| failed(&error))?);
         command.arg0("hermes");
         if profile != DEFAULT {
-            command.args(["--profile", profile]);
+            // In one word: a name may begin with a dash.
+            command.arg(format!("--profile={profile}"));
         }
         command.args(["serve", "--host", "127.0.0.1", "--port", "0"]);
         if let Some(agent) = &self.agent_command {

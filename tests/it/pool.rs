@@ -391,6 +391,9 @@ fn mistakes_are_told_apart() {
     let record: Value = serde_json::from_str(&fs::read_to_string(&home.records()[0]).unwrap()).unwrap();
     assert_eq!((&record["kind"], record.get("port")), (&json!("pool"), None));
     assert_eq!(pool.ctl(&["list", "--json"]).json(), json!([]), "a pool is no backend");
+    for odd in ["-x", "a b", "ü", "default"] {
+        assert_eq!(pool.ctl(&["open", "--", odd]).code, 0, "{odd}");
+    }
 }
 
 fn home_command(home: &Home, args: &[&str]) -> Command {
