@@ -163,6 +163,11 @@ impl Resident {
         standing
     }
 
+    /// Whether it has said anything yet.
+    pub fn is_heard(&self) -> bool {
+        self.heard.is_some()
+    }
+
     /// Who holds it, as old as they are by now, and how many more.
     pub fn holders(&self, now: Moment) -> (Vec<LedgerEntry>, u64) {
         let since = self.heard.map_or(0, |heard| crate::handler::millis(now.since(heard)));

@@ -288,9 +288,9 @@ impl Service {
                     generation = endpoint.generation,
                     "up"
                 );
+                // Ready is whoever has been heard: the first word is on its way.
                 resident.up(*endpoint);
-                resident.measure();
-                Event::Ready { lease }
+                return;
             }
             News::Lost(why) => {
                 resident.lost = Some(why);
@@ -305,8 +305,13 @@ impl Service {
                 Event::Exited { lease, how }
             }
             News::Said(word) => {
+                let first = !resident.is_heard();
+                let standing = resident.hear(word, now);
                 resident.measure();
-                Event::Heard { lease, standing: resident.hear(word, now) }
+                if first {
+                    self.happen(Event::Ready { lease });
+                }
+                Event::Heard { lease, standing }
             }
             News::Answered(word) => Event::Probed { lease, standing: resident.hear_answer(word, now) },
             News::Prepared(Ok(prepared)) => {
