@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::failure::Failure;
-use super::render::{Observation, name_peer, print, table, wire};
+use super::render::{Observation, name_peer, plain, print, table, wire};
 use super::target::{Peer, Target};
 use crate::client::unexpected;
 use crate::error::Exit;
@@ -82,7 +82,7 @@ fn text(peer: &Peer, report: &LedgerReport, generation: &str) -> String {
         text.push('\n');
         let mut rows = vec![["LEDGER", "ID", "AGE", "WHY"].map(str::to_owned).to_vec()];
         rows.extend(report.entries.iter().map(|entry| {
-            vec![entry.ledger.name().to_owned(), entry.id.clone(), shown(entry.age_ms), entry.why.clone()]
+            vec![entry.ledger.name().to_owned(), plain(&entry.id), shown(entry.age_ms), plain(&entry.why)]
         }));
         text.push_str(&table(&rows));
     }

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::failure::Failure;
-use super::render::{print, table};
+use super::render::{plain, print, table};
 use super::target::Target;
 use crate::client::unexpected;
 use crate::door::http::view;
@@ -39,7 +39,7 @@ impl Prompts {
                     true => String::new(),
                     false => format!("  [{}]", question.choices.join(", ")),
                 };
-                let text = question.text.replace(char::is_control, " ");
+                let text = plain(&question.text);
                 vec![question.id.clone(), question.kind.name().to_owned(), shown(question.age_ms), text + &choices]
             }));
             print(&table(&rows));

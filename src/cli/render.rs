@@ -111,6 +111,11 @@ pub fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
+/// What others have written, without what a terminal would take for an order.
+pub fn plain(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// Aligned columns; the state in front is coloured on a terminal.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

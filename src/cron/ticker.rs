@@ -68,7 +68,12 @@ impl Ticker {
             let ticking = Ticking::new(home, ledgers, report, stop, strays, turns);
             match enabled {
                 true => ticking.tick(done).await,
-                false => ticking.survivors.enter(&ticking.ledgers, &ticking.runner).await,
+                // Nothing is run, and yet what an earlier backend left running counts.
+                false => {
+                    while !ticking.survivors.enter(&ticking.ledgers, &ticking.runner).await {
+                        ticking.ended.notified().await;
+                    }
+                }
             }
         });
         Self { task, first: Mutex::new(Some(first)) }

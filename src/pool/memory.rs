@@ -5,7 +5,7 @@ use crate::work::group;
 
 /// The bytes of a process and all that descend from it; `None` if that cannot be told.
 pub fn of_tree(pid: u32) -> Option<u64> {
-    let all: Vec<_> = group::processes().collect();
+    let all = group::processes().ok()?.all;
     let (mut tree, mut next) = (vec![pid], 0);
     while let Some(parent) = tree.get(next).copied() {
         next += 1;

@@ -35,7 +35,7 @@ impl Group {
                 let _ = kill(leader, signal);
             }
             // The leader is gone. A number alone may be somebody else's by now, so each member is told by itself.
-            Err(_) => self.members().into_iter().for_each(|member| {
+            Err(_) => self.members().unwrap_or_default().into_iter().for_each(|member| {
                 signal_held(member, signal, |process| process.group == self.leader);
             }),
         }
@@ -45,14 +45,15 @@ impl Group {
     pub fn is_empty(self) -> bool {
         match killpg(Pid::from_raw(self.leader), None) {
             Err(Errno::ESRCH) => true,
-            _ => self.members().is_empty() && cfg!(target_os = "linux"),
+            // What cannot be read may hold somebody.
+            _ => self.members().is_ok_and(|members| members.is_empty()) && cfg!(target_os = "linux"),
         }
     }
 
     /// Resolves when nobody is left but zombies.
     pub async fn gone(self) {
         while !self.is_empty() {
-            match self.members().first() {
+            match self.members().unwrap_or_default().first() {
                 Some(member) => exited(*member).await,
                 None => sleep(LOOK_AGAIN).await,
             }
@@ -60,9 +61,12 @@ impl Group {
     }
 
     /// The living members, by /proc; none can be named elsewhere.
-    pub fn members(self) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn members(self) -> io::Result<Vec<u32>> {
         let ours = |process: &Process| process.group == self.leader && !process.zombie;
-        processes().filter(ours).map(|process| process.pid).collect()
+        Ok(processes()?.all.into_iter().filter(ours).map(|process| process.pid).collect())
     }
 }
 
@@ -83,15 +87,49 @@ pub struct Process {
     pub started: u64,
 }
 
+/// One look at all processes of this machine.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// Who was there.
+    pub all: Vec<Process>,
+    /// Somebody went while we looked, and may have left somebody whom we did not see.
+    pub moved: bool,
+}
+
 /// All processes of this machine (Linux; elsewhere none).
-pub fn processes() -> impl Iterator<Item = Process> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| look_up(entry.file_name().to_str()?.parse().ok()?))
+///
+/// # Errors
+/// /proc cannot be read, out of descriptors mostly: nothing follows from that.
+pub fn processes() -> io::Result<Snapshot> {
+    let mut snapshot = Snapshot::default();
+    if !cfg!(target_os = "linux") {
+        return Ok(snapshot);
+    }
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) => snapshot.all.extend(parse(pid, &stat)),
+            // Gone between its name and its state.
+            Err(error) if is_gone(&error) => {
+                snapshot.moved = true;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(snapshot)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw);
+    matches!(code, Some(Errno::ENOENT | Errno::ESRCH))
 }
 
 /// One process (Linux; elsewhere `None`).
 pub fn look_up(pid: u32) -> Option<Process> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(pid: u32, stat: &str) -> Option<Process> {
     // The name stands in parentheses and may hold anything: the last one ends it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;

@@ -94,27 +94,44 @@ impl Journal {
         self.opened.load(Ordering::Relaxed) || self.path.try_exists().unwrap_or(true)
     }
 
-    fn with<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, JournalError> {
+    /// One transaction, which counts only if the file still has its name at its end.
+    fn with<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, JournalError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.is_none() {
             *open = Some(self.open()?);
         }
-        let Some(using) = open.as_ref() else { return Err(self.database(rusqlite::Error::InvalidQuery)) };
-        let done = work(&using.connection).map_err(|error| self.database(error))?;
+        let Some(using) = open.as_mut() else { return Err(self.database(rusqlite::Error::InvalidQuery)) };
+        if let Some(done) = self.transact(using, &work)? {
+            return Ok(done);
+        }
+        tracing::warn!(path = %self.path.display(), "the journal was removed while it was in use: it is written back");
+        // If that fails the connection still holds all of it.
+        self.write_back(&using.connection)?;
+        let Some(Open { connection, lock, .. }) = open.take() else {
+            return Err(JournalError::Replaced(self.path.clone()));
+        };
+        drop(connection);
+        let using = open.insert(self.use_file(lock)?);
+        self.transact(using, &work)?.ok_or_else(|| JournalError::Replaced(self.path.clone()))
+    }
+
+    /// `None`, and nothing done, if the file or its log has lost its name.
+    fn transact<T>(
+        &self,
+        using: &mut Open,
+        work: impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, JournalError> {
+        let transaction = using.connection.transaction().map_err(|error| self.database(error))?;
+        // Dropped without a commit, it is rolled back.
+        let done = work(&transaction).map_err(|error| self.database(error))?;
         match self.inode() {
-            Ok(now) if now == using.file && self.path.with_extension("db-wal").exists() => Ok(done),
+            Ok(now) if now == using.file && self.path.with_extension("db-wal").exists() => {
+                transaction.commit().map_err(|error| self.database(error))?;
+                Ok(Some(done))
+            }
             Ok(now) if now != using.file => Err(JournalError::Replaced(self.path.clone())),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.file(error)),
-            // The file or its log has lost its name.
-            _ => {
-                tracing::warn!(path = %self.path.display(), "the journal was removed while it was in use: it is written back");
-                // Nothing is acknowledged before it is back; if that fails the old connection still holds all of it.
-                self.write_back(&using.connection)?;
-                let Some(Open { connection, lock, .. }) = open.take() else { return Ok(done) };
-                drop(connection);
-                *open = Some(self.use_file(lock)?);
-                Ok(done)
-            }
+            _ => Ok(None),
         }
     }
 
@@ -314,7 +331,8 @@ fn report(row: &Row<'_>) -> rusqlite::Result<TurnReport> {
 }
 
 fn prepare(db: &Connection) -> rusqlite::Result<()> {
-    db.busy_timeout(Duration::from_secs(2))?;
+    // Whoever waits for more than this tries again, and lets others have their turn.
+    db.busy_timeout(Duration::from_millis(500))?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     // An acknowledged prompt survives a power cut.
     db.pragma_update(None, "synchronous", "FULL")?;
@@ -393,9 +411,13 @@ mod tests {
         fs::rename(home.path().join("control.db"), home.path().join("aside")).unwrap();
         fs::write(home.path().join("control.db"), b"somebody else's").unwrap();
         assert!(matches!(journal.accept("s", "two", "t1"), Err(JournalError::Replaced(_))));
+        assert!(matches!(journal.begin(1, "t1"), Err(JournalError::Replaced(_))));
         assert_eq!(fs::read(home.path().join("control.db")).unwrap(), b"somebody else's");
         fs::rename(home.path().join("aside"), home.path().join("control.db")).unwrap();
         journal.accept("s", "three", "t2").unwrap();
+        let waiting = journal.recover("died", "t3").unwrap();
+        let prompts: Vec<&str> = waiting.iter().map(|waiting| waiting.prompt.as_str()).collect();
+        assert_eq!(prompts, ["one", "three"], "what was refused is not there, and what did not begin has not");
     }
 
     #[test]

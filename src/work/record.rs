@@ -52,12 +52,18 @@ pub struct Ending {
     pub ended_at: String,
 }
 
+/// So many looks at all processes may be needed until two in a row agree.
+const LOOKS: usize = 20;
+
 /// The kind of a record that names a process left running, and not a run.
 pub const STRAY: &str = "stray";
 
 impl Run {
     /// The processes of this run that still live: its group, its session, and what bears its mark in the environment.
-    pub fn survivors(&self, home: &Path) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// They cannot be told.
+    pub fn survivors(&self, home: &Path) -> io::Result<Vec<u32>> {
         let leader = process::start_marker(self.pid);
         // If the pid is somebody else's now, nobody of our group is left: a group bears its number as long as it lives.
         let ours = leader.is_none() || leader.as_deref() == Some(self.start_marker.as_str());
@@ -69,12 +75,22 @@ impl Run {
             let by_number = match self.kind.as_str() {
                 // A record of a result names no process any more.
                 _ if own == 0 => false,
-                STRAY => process.pid == self.pid,
                 _ => process.group == own || process.session == own,
             };
             !process.zombie && ((ours && by_number) || marks.iter().any(|mark| group::bears(process.pid, mark)))
         };
-        group::processes().filter(belongs).map(|process| process.pid).collect()
+        let mut last = None;
+        // One that starts another and ends while we look would hide it.
+        for _ in 0..LOOKS {
+            let snapshot = group::processes()?;
+            let now: Vec<u32> =
+                snapshot.all.iter().filter(|process| belongs(process)).map(|process| process.pid).collect();
+            if !now.is_empty() || (!snapshot.moved && last.as_ref() == Some(&now)) {
+                return Ok(now);
+            }
+            last = Some(now);
+        }
+        Err(io::Error::other("the processes of this machine do not come to rest"))
     }
 }
 
@@ -107,7 +123,11 @@ impl Runs {
     pub fn reserve(&self, kind: &str, id: &str) -> io::Result<Option<Record>> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         let Some(mut record) = Record::lock(&self.folder.join(format!("{kind}-{id}.json")))? else { return Ok(None) };
-        let survives = record.read().is_some_and(|run| !run.survivors(&self.home).is_empty());
+        let survives = match record.read()? {
+            // What cannot be told may live.
+            Some(run) => run.survivors(&self.home).map_or(true, |survivors| !survivors.is_empty()),
+            None => false,
+        };
         Ok((!survives).then_some(record))
     }
 
@@ -117,25 +137,40 @@ impl Runs {
     }
 
     /// Every record whose child has died. Costs one failed `open` where there is no folder.
-    pub fn left(&self) -> Vec<Left> {
-        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        files.filter_map(|file| Self::look(&file.path())).collect()
+    ///
+    /// # Errors
+    /// A record cannot be read: what it is about may live.
+    pub fn left(&self) -> io::Result<Vec<Left>> {
+        let mut left = Vec::new();
+        let files = match fs::read_dir(&self.folder) {
+            Ok(files) => files,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(left),
+            Err(error) => return Err(error),
+        };
+        for file in files {
+            let path = file?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                left.extend(Self::look(&path).map_err(|error| named(&path, &error))?);
+            }
+        }
+        Ok(left)
     }
 
-    fn look(path: &Path) -> Option<Left> {
-        if path.extension().is_none_or(|extension| extension != "json") {
-            return None;
-        }
-        let mut record = Record::lock(path).ok().flatten()?;
-        match record.read() {
-            Some(run) => Some(Left { run, record }),
+    fn look(path: &Path) -> io::Result<Option<Left>> {
+        let Some(mut record) = Record::lock(path)? else { return Ok(None) };
+        match record.read()? {
+            Some(run) => Ok(Some(Left { run, record })),
             None => {
-                // Written in part: the gate was never opened, so nothing ran.
+                // Nothing was written: the gate was never opened, so nothing ran.
                 record.remove();
-                None
+                Ok(None)
             }
         }
     }
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// The locked record of one run. Dropped without [`Record::remove`], the file stays for whoever comes after.
@@ -154,11 +189,15 @@ impl Record {
         }
     }
 
-    fn read(&mut self) -> Option<Run> {
+    /// `None` if nothing was written.
+    fn read(&mut self) -> io::Result<Option<Run>> {
         let mut text = String::new();
-        self.file.rewind().ok()?;
-        Read::by_ref(&mut *self.file).take(MAX_RECORD).read_to_string(&mut text).ok()?;
-        serde_json::from_str(&text).ok()
+        self.file.rewind()?;
+        Read::by_ref(&mut *self.file).take(MAX_RECORD).read_to_string(&mut text)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_str(&text)?))
     }
 
     /// Puts the run on disk. Only then may the gate open.
@@ -217,7 +256,7 @@ mod tests {
         let runs = Runs::of(home.path());
         let first = runs.reserve("cron", "j").unwrap().unwrap();
         assert!(runs.reserve("cron", "j").unwrap().is_none());
-        assert!(runs.left().is_empty(), "its child lives");
+        assert!(runs.left().unwrap().is_empty(), "its child lives");
         first.remove();
         assert!(runs.reserve("cron", "j").unwrap().is_some());
     }
@@ -229,23 +268,34 @@ mod tests {
         let mut record = runs.reserve("cron", "j").unwrap().unwrap();
         record.write(&run(4_000_000, "linux:1")).unwrap();
         drop(record);
-        let left = runs.left();
+        let left = runs.left().unwrap();
         assert_eq!(left.len(), 1);
-        assert!(left[0].run.survivors(home.path()).is_empty());
+        assert!(left[0].run.survivors(home.path()).unwrap().is_empty());
     }
 
     #[test]
-    fn a_record_cut_short_never_ran() {
+    fn a_record_that_cannot_be_read_is_an_error_and_stays() {
         let home = tempfile::tempdir().unwrap();
         let runs = Runs::of(home.path());
         drop(runs.reserve("cron", "j").unwrap().unwrap());
-        assert!(runs.left().is_empty());
+        let path = home.path().join("runs/cron-j.json");
+        fs::write(&path, r#"{"kind":"cron","id":"j","pi"#).unwrap();
+        assert!(runs.left().is_err() && runs.reserve("cron", "j").is_err());
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_record_without_a_word_never_ran() {
+        let home = tempfile::tempdir().unwrap();
+        let runs = Runs::of(home.path());
+        drop(runs.reserve("cron", "j").unwrap().unwrap());
+        assert!(runs.left().unwrap().is_empty());
         assert!(fs::read_dir(home.path().join("runs")).unwrap().next().is_none());
     }
 
     #[test]
     fn a_recycled_pid_is_no_survivor() {
         let own = std::process::id();
-        assert!(run(own, "linux:0").survivors(Path::new("/nowhere")).is_empty());
+        assert!(run(own, "linux:0").survivors(Path::new("/nowhere")).unwrap().is_empty());
     }
 }

@@ -5,6 +5,7 @@
 //! there is no subreaper the process group of the run is all that is seen.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,12 +15,18 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::group::{self, Process};
 use super::record::{Record, Run, Runs, STRAY};
 use crate::ledger::{Guard, Ledgers};
 use crate::protocol::LedgerKind;
+
+/// So many looks may be needed until two in a row agree.
+const LOOKS: usize = 20;
+
+/// What could not be told is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What this process has inherited.
 #[derive(Clone)]
@@ -78,15 +85,32 @@ impl Strays {
         Leader { strays: self.clone(), pid }
     }
 
-    /// Our children that nobody supervises.
-    fn orphans(&self) -> Vec<Process> {
+    /// Our children that nobody supervises, once two looks in a row have seen the same: one that starts another and ends
+    /// while we look would hide it. `None` if they do not come to rest, or cannot be seen at all.
+    fn orphans(&self) -> Option<Vec<Process>> {
+        let mut before = None;
+        for _ in 0..LOOKS {
+            let (now, moved) = self.look().ok()?;
+            let same = before.as_ref() == Some(&now);
+            if same && !moved {
+                return Some(now);
+            }
+            before = Some(now);
+        }
+        None
+    }
+
+    /// Our children that nobody supervises, and whether anybody went meanwhile.
+    fn look(&self) -> io::Result<(Vec<Process>, bool)> {
         let own = std::process::id();
         let leaders = self.state().leaders.clone();
+        let snapshot = group::processes()?;
         let led = |process: &Process| {
             let group = u32::try_from(process.group).unwrap_or(0);
             leaders.contains(&process.pid) || leaders.contains(&group) || self.is_released(process.pid)
         };
-        group::processes().filter(|process| process.parent == own && !led(process)).collect()
+        let orphans = snapshot.all.into_iter().filter(|process| process.parent == own && !led(process));
+        Ok((orphans.collect(), snapshot.moved))
     }
 
     /// Takes the exit status of orphans that have ended, so that none stays a zombie. Those in the group of a run are
@@ -95,7 +119,7 @@ impl Strays {
         let own = std::process::id();
         let leaders = self.state().leaders.clone();
         let ended = |process: &Process| process.parent == own && process.zombie && !leaders.contains(&process.pid);
-        for process in group::processes().filter(ended) {
+        for process in group::processes().unwrap_or_default().all.into_iter().filter(ended) {
             self.state().released.remove(&process.pid);
             if let Ok(pid) = i32::try_from(process.pid) {
                 let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
@@ -103,25 +127,44 @@ impl Strays {
         }
     }
 
-    /// Enters every orphan that is not held yet, under the work that is about to end. `whose` is the job.
+    /// Enters every orphan that is not held yet, under the work that is about to end. `whose` is the job. If they cannot be
+    /// told the ledger is in doubt until they can.
     pub fn enter_orphans(&self, under: &Guard, whose: &str) {
-        for process in self.orphans().into_iter().filter(|process| !process.zombie) {
+        if self.try_enter(under, whose) {
+            return;
+        }
+        let Some(admission) = under.admit() else { return };
+        let why = format!("what {whose} left running cannot be told yet");
+        tracing::warn!(whose, "what was left running cannot be told: the verdict is unknown until it can");
+        let doubt = self.shared.ledgers.doubt(&admission, LedgerKind::Process, whose, &why);
+        let (strays, whose) = (self.clone(), whose.to_owned());
+        tokio::spawn(async move {
+            while !strays.try_enter(&doubt, &whose) {
+                sleep(LOOK_AGAIN).await;
+            }
+        });
+    }
+
+    fn try_enter(&self, under: &Guard, whose: &str) -> bool {
+        let Some(orphans) = self.orphans() else { return false };
+        for process in orphans.into_iter().filter(|process| !process.zombie) {
             if self.state().held.contains_key(&process.pid) {
                 continue;
             }
-            let Some(admission) = under.admit() else { return };
+            let Some(admission) = under.admit() else { return true };
             let why = format!("{} left running by {whose}", command(process.pid));
             let guard = self.shared.ledgers.enter(&admission, LedgerKind::Process, &process.pid.to_string(), &why);
             tracing::warn!(pid = process.pid, whose, "a process outlives what started it");
             self.watch(process, guard, whose.to_owned());
         }
+        true
     }
 
     /// Ends the orphans that nobody holds, as a run that ran out of time has its whole tree ended: TERM, a while, KILL.
     pub async fn end_orphans(&self, patience: Duration) {
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             let living = |process: &Process| !process.zombie && !self.state().held.contains_key(&process.pid);
-            let orphans: Vec<Process> = self.orphans().into_iter().filter(living).collect();
+            let orphans: Vec<Process> = self.orphans().unwrap_or_default().into_iter().filter(living).collect();
             orphans.iter().for_each(|process| group::signal_one(process.pid, process.started, signal));
             let gone = async {
                 for process in &orphans {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::group;
 use super::record::{Left, Run, Runs};
@@ -13,6 +15,9 @@ use crate::fence::Admission;
 use crate::ledger::{Guard, Ledgers};
 use crate::protocol::LedgerKind;
 
+/// What could not be told is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
 /// What a predecessor left running.
 pub struct Survivors {
     runs: Runs,
@@ -20,12 +25,30 @@ pub struct Survivors {
     held: Arc<Mutex<BTreeSet<String>>>,
     /// Rung when one has ended.
     ended: Arc<Notify>,
+    /// Lives while a record cannot be read.
+    doubt: Mutex<Option<Guard>>,
 }
 
 impl Survivors {
     /// Nothing is looked at yet.
     pub fn new(runs: Runs, ended: Arc<Notify>) -> Self {
-        Self { runs, held: Arc::default(), ended }
+        Self { runs, held: Arc::default(), ended, doubt: Mutex::default() }
+    }
+
+    fn be_in_doubt(&self, ledgers: &Ledgers, error: &std::io::Error) {
+        let mut doubt = self.doubt.lock().unwrap_or_else(PoisonError::into_inner);
+        if doubt.is_none()
+            && let Ok(admission) = ledgers.admit()
+        {
+            tracing::error!(%error, "a run on record cannot be read: the verdict is unknown until it can, or is removed");
+            let why = format!("a run on record cannot be read: {error}");
+            *doubt = Some(ledgers.doubt(&admission, LedgerKind::Process, "runs", &why));
+        }
+        let ended = Arc::clone(&self.ended);
+        tokio::spawn(async move {
+            sleep(LOOK_AGAIN).await;
+            ended.notify_one();
+        });
     }
 
     /// Whether a run of this job still lives from before.
@@ -34,14 +57,22 @@ impl Survivors {
     }
 
     /// Enters every survivor as `process:<pid>`, and has every run that did not survive written down. Looks again at what
-    /// could not be written down before.
-    pub async fn enter(&self, ledgers: &Ledgers, runner: &Runner) {
-        for left in self.runs.left() {
-            let Ok(admission) = ledgers.admit() else { return };
+    /// could not be written down before. If that cannot be told the ledger is in doubt until it can; false then.
+    pub async fn enter(&self, ledgers: &Ledgers, runner: &Runner) -> bool {
+        let left = match self.runs.left() {
+            Ok(left) => {
+                self.doubt.lock().unwrap_or_else(PoisonError::into_inner).take();
+                left
+            }
+            Err(error) => {
+                self.be_in_doubt(ledgers, &error);
+                return false;
+            }
+        };
+        for left in left {
             let why = format!("{} {} of a backend that died", left.run.kind, left.run.id);
             let watch = Watch { runs: self.runs.clone(), ledgers: ledgers.clone(), runner: runner.clone(), why };
-            let guards = watch.entered(&left.run, &admission);
-            drop(admission);
+            let guards = watch.surely_entered(&left.run, || ledgers.admit().ok()).await;
             if !guards.is_empty() {
                 tracing::warn!(
                     job = left.run.id,
@@ -63,6 +94,7 @@ impl Survivors {
                 }
             });
         }
+        true
     }
 }
 
@@ -75,21 +107,38 @@ struct Watch {
 }
 
 impl Watch {
-    fn entered(&self, run: &Run, admission: &Admission) -> Vec<(u32, Guard)> {
+    fn entered(&self, run: &Run, admission: &Admission) -> std::io::Result<Vec<(u32, Guard)>> {
         let enter = |pid: u32| {
             self.runner.strays.hold(pid);
             (pid, self.ledgers.enter(admission, LedgerKind::Process, &pid.to_string(), &self.why))
         };
         let counts = |pid: &u32| !self.runner.strays.is_released(*pid);
-        run.survivors(self.runs.home()).into_iter().filter(counts).map(enter).collect()
+        Ok(run.survivors(self.runs.home())?.into_iter().filter(counts).map(enter).collect())
+    }
+
+    /// As [`Watch::entered`]; while that cannot be told, the run itself counts.
+    async fn surely_entered(&self, run: &Run, under: impl Fn() -> Option<Admission>) -> Vec<(u32, Guard)> {
+        let mut doubt = None;
+        loop {
+            let Some(admission) = under() else { return Vec::new() };
+            match self.entered(run, &admission) {
+                Ok(guards) => return guards,
+                Err(_) => {
+                    doubt.get_or_insert_with(|| {
+                        self.ledgers.doubt(&admission, LedgerKind::Process, &run.pid.to_string(), &self.why)
+                    });
+                }
+            }
+            drop(admission);
+            sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Until a look finds nobody. What is new is entered before what has ended is let go.
     async fn to_the_end(&self, run: &Run, mut guards: Vec<(u32, Guard)>) -> Vec<(u32, Guard)> {
         while let Some((pid, guard)) = guards.first() {
             self.runner.strays.over(*pid).await;
-            let Some(admission) = guard.admit() else { break };
-            let now = self.entered(run, &admission);
+            let now = self.surely_entered(run, || guard.admit()).await;
             if now.is_empty() {
                 break;
             }

@@ -25,6 +25,7 @@ use crate::cron::zone::Zone;
 use crate::fence::Admission;
 use crate::ledger::{Guard, Ledgers};
 use crate::protocol::{Fault, FaultKind, LedgerKind, Reply, SessionReport, TurnReport};
+use crate::secret::random_hex;
 
 /// A prompt is at most so long.
 pub const MAX_PROMPT: usize = 256 * 1024;
@@ -32,6 +33,12 @@ pub const MAX_PROMPT: usize = 256 * 1024;
 /// So many prompts wait in a session, and in all of them.
 pub const MAX_QUEUED: usize = 64;
 const MAX_QUEUED_IN_ALL: usize = 1024;
+
+/// So many delegated tasks live at a time: each has a process.
+const MAX_DELEGATED: usize = 64;
+
+/// So much of the name of the asking session goes into that of a delegated one, which must be a plain name too.
+const MAX_STEM: usize = 24;
 
 /// Between TERM and KILL of an interrupted turn.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
@@ -60,6 +67,8 @@ struct Shared {
     sessions: Mutex<BTreeMap<String, Session>>,
     /// Counts endings, for those who wait for one.
     ended: watch::Sender<u64>,
+    /// What waits for a backend with an agent.
+    parked: Mutex<Vec<Guard>>,
 }
 
 #[derive(Default)]
@@ -91,6 +100,7 @@ impl Turns {
             stop,
             sessions: Mutex::default(),
             ended: watch::Sender::new(0),
+            parked: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -143,10 +153,10 @@ impl Turns {
     async fn take_up(&self, doubt: Option<&Guard>) -> Result<(), Fault> {
         let at = self.now();
         let waiting = self.journal(move |journal| journal.recover(LOST, &at)).await?;
-        if !waiting.is_empty() && self.shared.agent.command.is_empty() {
+        let agent = !self.shared.agent.command.is_empty();
+        if !waiting.is_empty() && !agent {
             let prompts = waiting.len();
             tracing::warn!(prompts, "accepted prompts wait for an agent: start with --agent-command");
-            return Ok(());
         }
         for Waiting { turn, session, prompt } in waiting {
             let admission = match doubt {
@@ -154,8 +164,13 @@ impl Turns {
                 None => self.shared.ledgers.admit().ok(),
             };
             let Some(admission) = admission else { return Ok(()) };
-            let guard = self.shared.ledgers.enter(&admission, LedgerKind::Session, &session, "continuation scheduled");
-            self.enqueue(&session, Queued { turn, prompt, guard });
+            let why = if agent { "continuation scheduled" } else { "waits for a backend with an agent" };
+            let guard = self.shared.ledgers.enter(&admission, LedgerKind::Session, &session, why);
+            match agent {
+                true => drop(self.enqueue(&session, Queued { turn, prompt, guard })),
+                // Accepted is accepted: this backend is not idle as long as they wait.
+                false => self.shared.parked.lock().unwrap_or_else(PoisonError::into_inner).push(guard),
+            }
         }
         Ok(())
     }
@@ -224,16 +239,28 @@ impl Turns {
                 format!("no turn runs in {session}: only a running one delegates"),
             ));
         };
+        if self.shared.ledgers.count(LedgerKind::Delegation).map_or(true, |live| live >= MAX_DELEGATED) {
+            let message = format!("{MAX_DELEGATED} delegated tasks live already: wait for some of them");
+            return Err(Fault::new(FaultKind::TooMany, message));
+        }
+        // A session of its own, so that it can be interrupted, and can delegate in its turn.
+        let tag = random_hex::<3>().map_err(|error| Fault::new(FaultKind::Unavailable, error.to_string()))?;
+        let name = format!("{}.{tag}", session.chars().take(MAX_STEM).collect::<String>());
         let guard = self.shared.ledgers.enter(admission, LedgerKind::Delegation, session, "delegated task");
         // The parent follows the backend; a detached one has to do that by itself.
         let leader = if detached { self.shared.stop.clone() } else { parent };
         let run = |turns: &Self, session: &str, queued: Queued| {
-            let (turns, name) = (turns.clone(), format!("{session}-{}", queued.turn));
-            let stop = watch::Sender::new(Stop::Run);
-            tokio::spawn(async move { turns.run_behind(leader, &name, queued, stop).await });
+            let (turns, name, stop) = (turns.clone(), session.to_owned(), watch::Sender::new(Stop::Run));
+            let running = Some((queued.turn, stop.clone()));
+            turns.sessions_now().insert(name.clone(), Session { running, served: true, ..Session::default() });
+            tokio::spawn(async move {
+                turns.run_behind(leader, &name, queued, stop).await;
+                // Whoever gave it a prompt meanwhile is served, too.
+                turns.serve(&name).await;
+            });
             0
         };
-        self.accept(format!("{session}.delegated"), prompt, guard, run).await
+        self.accept(name, prompt, guard, run).await
     }
 
     /// Runs one prompt in a session of its own and waits for its end, as work of whoever holds `under`.

@@ -134,8 +134,11 @@ impl Census {
         let (parent, seen, stop) = (pool.process.id(), Arc::clone(&most), Arc::clone(&over));
         let thread = std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                let living =
-                    hermes::work::group::processes().filter(|process| process.parent == parent && !process.zombie);
+                let living = hermes::work::group::processes()
+                    .unwrap()
+                    .all
+                    .into_iter()
+                    .filter(|process| process.parent == parent && !process.zombie);
                 seen.fetch_max(living.count(), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -15,8 +15,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::{FIRST_PAUSE, LONGEST_PAUSE, Queued, Turns};
+use crate::handler::millis;
 use crate::ledger::Guard;
 use crate::protocol::TurnState;
+use crate::span;
 use crate::work::Stop;
 use crate::work::journal::{Journal, JournalError};
 use crate::work::record::{Record, Run};
@@ -73,7 +75,7 @@ impl Turns {
         let record = match self.start(name, turn, &prompt, &guard, stop).await {
             Ok(started) => {
                 guard.set_why("turn running");
-                Some(self.see_to_its_end(turn, started, &guard, stop.subscribe()).await)
+                Some(self.see_to_its_end(name, turn, started, &guard, stop.subscribe()).await)
             }
             Err(NotStarted::Left) => None,
             Err(NotStarted::Interrupted) => {
@@ -164,7 +166,14 @@ impl Turns {
         }
     }
 
-    async fn see_to_its_end(&self, turn: u64, started: Started, guard: &Guard, stop: watch::Receiver<Stop>) -> Record {
+    async fn see_to_its_end(
+        &self,
+        name: &str,
+        turn: u64,
+        started: Started,
+        guard: &Guard,
+        stop: watch::Receiver<Stop>,
+    ) -> Record {
         let Started { running, leader, record } = started;
         let spawn::Running { mut child, group, mut stdout, mut stderr } = running;
         let limit = self.shared.agent.limit.unwrap_or(FOR_EVER);
@@ -178,7 +187,7 @@ impl Turns {
         let (state, error) = match (cut, status) {
             (Some(Cut::Interrupted), _) => (TurnState::Interrupted, Some(INTERRUPTED.to_owned())),
             (Some(Cut::TimedOut), _) => {
-                (TurnState::Failed, Some(format!("the agent took longer than {} s", limit.as_secs())))
+                (TurnState::Failed, Some(format!("the agent took longer than {}", span::shown(millis(limit)))))
             }
             (None, Some(status)) if status.success() => (TurnState::Done, None),
             (None, status) => {
@@ -186,10 +195,19 @@ impl Turns {
                 (TurnState::Failed, Some(format!("the agent ended with {how}\n{complaints}").trim().to_owned()))
             }
         };
-        self.end(turn, guard, Ending { state, reply, error }).await;
-        guard.set_why("unwinding");
-        until(group, FOR_EVER, stop, group.gone()).await;
-        drop(leader);
+        // One that was told to end is, with its whole group.
+        let patience = if cut == Some(Cut::TimedOut) { Duration::ZERO } else { FOR_EVER };
+        let written = async {
+            self.end(turn, guard, Ending { state, reply, error }).await;
+            guard.set_why("unwinding");
+        };
+        // Both at once: a journal that cannot be written keeps nobody alive who was told to end.
+        let unwound = async {
+            until(group, patience, stop, group.gone()).await;
+            drop(leader);
+            self.shared.strays.enter_orphans(guard, name);
+        };
+        tokio::join!(written, unwound);
         record
     }
 
