@@ -7,6 +7,7 @@ mod conventions;
 mod cron_live;
 mod hostile;
 mod http_contract;
+mod leftovers;
 mod parity;
 mod pool;
 mod pool_faults;
