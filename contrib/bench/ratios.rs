@@ -1,6 +1,8 @@
 //! What a child costs, as ratios measured in one run: `cargo bench --bench ratios`.
 //!
-//! Every figure has its yardstick beside it, measured in turn with it, so that a slow machine slows both.
+//! Every figure has its yardstick beside it, measured in turn with it, so that a slow machine slows both. The echoes are
+//! processes of their own, as a child is, and for the probes all share one core: what it costs to wake another core is the
+//! machine's, and many times what a probe costs.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,6 +19,12 @@ use hermes::secret::Token;
 const TOKEN: &str = "bench";
 
 fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if let [_, echo, address, asked, answered] = &args[..]
+        && echo == "echo"
+    {
+        return be_echo(address, asked.parse().unwrap(), answered.parse().unwrap());
+    }
     let home = tempfile::tempdir().unwrap();
     let runtime = home.path().join("r");
     let (mut child, port) = start(home.path(), &runtime);
@@ -27,8 +35,10 @@ fn main() {
         .unwrap();
 
     println!("{:<34} {:>10} {:>12} {:>7}  yardstick is", "", "ours", "yardstick", "ratio");
-    probe_socket(&socket);
-    probe_http(port);
+    on_one_core(child.id(), || {
+        probe_socket(&socket);
+        probe_http(port);
+    });
     start_up(home.path());
     command_line(&runtime);
     resident(child.id());
@@ -105,10 +115,10 @@ fn probe_socket(path: &Path) {
     let size = answer.len() + 4;
 
     let folder = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(folder.path().join("echo")).unwrap();
-    let (asked, answered) = (request.len(), size);
-    std::thread::spawn(move || echo(listener.accept().unwrap().0, asked, answered));
-    let mut bare = UnixStream::connect(folder.path().join("echo")).unwrap();
+    let path = folder.path().join("echo");
+    let mut echo = Echo::start(path.to_str().unwrap(), request.len(), size);
+    assert_eq!(echo.said(), path.to_str().unwrap());
+    let mut bare = UnixStream::connect(path).unwrap();
 
     let (mut a, mut b) = (vec![0; size], vec![0; size]);
     let times = in_turn(20_000, || exchange(&mut ours, &request, &mut a), || exchange(&mut bare, &request, &mut b));
@@ -121,6 +131,65 @@ fn read_frame(stream: &mut UnixStream) -> Vec<u8> {
     let mut frame = vec![0; u32::from_be_bytes(length) as usize];
     stream.read_exact(&mut frame).unwrap();
     frame
+}
+
+/// A process that does nothing but echo.
+struct Echo(Child);
+
+impl Echo {
+    fn start(address: &str, asked: usize, answered: usize) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["echo", address, &asked.to_string(), &answered.to_string()]);
+        Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Where it listens.
+    fn said(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn be_echo(address: &str, asked: usize, answered: usize) {
+    if address.starts_with('/') {
+        let listener = UnixListener::bind(address).unwrap();
+        println!("{address}");
+        return echo(listener.accept().unwrap().0, asked, answered);
+    }
+    let listener = TcpListener::bind(address).unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    let stream = listener.accept().unwrap().0;
+    stream.set_nodelay(true).unwrap();
+    echo(stream, asked, answered);
+}
+
+/// Runs on one core, with the child and with all that is started meanwhile.
+#[cfg(target_os = "linux")]
+fn on_one_core(child: u32, run: impl FnOnce()) {
+    use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use nix::unistd::Pid;
+
+    let (own, child) = (Pid::from_raw(0), Pid::from_raw(i32::try_from(child).unwrap()));
+    let all = sched_getaffinity(own).unwrap();
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu().unwrap()).unwrap();
+    sched_setaffinity(own, &one).unwrap();
+    sched_setaffinity(child, &one).unwrap();
+    run();
+    sched_setaffinity(own, &all).unwrap();
+}
+
+#[cfg(not(target_os = "linux"))]
+fn on_one_core(_: u32, run: impl FnOnce()) {
+    run();
 }
 
 fn echo(mut stream: impl Read + Write, asked: usize, answered: usize) {
@@ -137,15 +206,8 @@ fn probe_http(port: u16) {
     let mut first = [0; 4096];
     let size = ours.read(&mut first).unwrap();
 
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let (asked, answered) = (request.len(), size);
-    std::thread::spawn(move || {
-        let stream = listener.accept().unwrap().0;
-        stream.set_nodelay(true).unwrap();
-        echo(stream, asked, answered);
-    });
-    let mut bare = TcpStream::connect(address).unwrap();
+    let mut echo = Echo::start("127.0.0.1:0", request.len(), size);
+    let mut bare = TcpStream::connect(echo.said()).unwrap();
     bare.set_nodelay(true).unwrap();
 
     let (mut a, mut b) = (vec![0; size], vec![0; size]);
