@@ -89,4 +89,11 @@ impl Gated {
         let group = Group::of(self.pid).ok_or_else(group::no_pid)?;
         Ok(Running { child: self.child, group, stdout: self.stdout, stderr: self.stderr })
     }
+
+    /// Never lets it begin, and sees it go.
+    pub async fn abandon(self) {
+        let Self { mut child, gate, .. } = self;
+        drop(gate);
+        let _ = child.wait().await;
+    }
 }

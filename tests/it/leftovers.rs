@@ -1,10 +1,13 @@
 //! What work leaves behind, in every way that hides it: it counts, and it ends with its backend.
 
 use std::fs;
+use std::process::Command;
 
+use hermes::protocol::{Reply, Request, TurnState};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
+use crate::retire::Peer;
 use crate::support::{Child, Home, Opts, SOON, gone, hermesctl, kill_pid, wait_until};
 
 /// The agent runs the shell line that it is told.
@@ -51,23 +54,46 @@ fn a_daemon_that_forks_while_it_is_looked_for_is_found() {
     assert!(pids.into_iter().all(gone), "they end with their backend");
 }
 
+/// So many descriptors, from now on.
+fn limit(child: &Child, soft: u64) {
+    let range = format!("--nofile={soft}:");
+    let done = Command::new("prlimit").args(["--pid", &child.pid.to_string(), &range]).status();
+    assert!(done.unwrap().success());
+}
+
+#[test]
+fn a_prompt_waits_while_nothing_can_be_started() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts());
+    assert_eq!(hermesctl(&home, &["submit", "s", "true", "--wait"]).code, 0);
+    let mut peer = Peer::connect(&child);
+    let open = fs::read_dir(format!("/proc/{}/fd", child.pid)).unwrap();
+    let open: Vec<u64> = open.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).collect();
+    // Enough to write with, too few to start anything.
+    let third_free = (0..).filter(|number| !open.contains(number)).nth(2).unwrap();
+    limit(&child, third_free + 1);
+    let submit = Request::Submit { session: "s".to_owned(), prompt: "echo at last".to_owned() };
+    let reply = peer.call(submit).unwrap();
+    assert!(matches!(reply, Reply::Submitted { turn: 2, .. }), "{reply:?}");
+    wait_until("the turn to wait", SOON, || child.logs().contains("a turn waits to be started"));
+    limit(&child, 4096);
+    let Reply::Turn(report) = peer.call(Request::Turn { turn: 2, wait: true }).unwrap() else { panic!("no turn") };
+    assert_eq!((report.state, report.reply.as_deref()), (TurnState::Done, Some("at last")));
+    child.wait_idle();
+}
+
 #[test]
 fn processes_that_cannot_be_read_are_never_idle() {
     let home = Home::new();
     let child = Child::spawn(&home, &opts());
-    let limit = |soft: u64| {
-        let range = format!("--nofile={soft}:");
-        let done = std::process::Command::new("prlimit").args(["--pid", &child.pid.to_string(), &range]).status();
-        assert!(done.unwrap().success());
-    };
     let line = "echo $$ > $HERMES_HOME/agent.pid; sleep 300 >/dev/null 2>&1 & echo $! > $HERMES_HOME/member; \
         while [ ! -e $HERMES_HOME/go ]; do sleep 0.02; done";
     assert_eq!(hermesctl(&home, &["submit", "s", line]).code, 0);
     let (agent, member) = (home.pid_in("agent.pid"), home.pid_in("member"));
-    limit(5);
+    limit(&child, 5);
     home.touch("go");
     wait_until("the agent to end", SOON, || gone(agent));
-    limit(4096);
+    limit(&child, 4096);
     child.holds("a member of its group lives", 20, |verdict| verdict["idle"] != true);
     kill_pid(member);
     child.wait_idle();

@@ -4,14 +4,17 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hermes::client::{Client, ClientError};
 use hermes::protocol::{Event, FaultKind, Permit, Refusal, Reply, Request, Token, Verdict};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::support::{
-    Child, Home, Opts, SOON, TOKEN, curl, due, gone, hermesctl, home_with_waiting_job, iso_from_now, wait_until,
+    Child, Home, Opts, SOON, TOKEN, busy, curl, due, gone, hermesctl, home_with_waiting_job, iso_from_now, wait_until,
 };
 
 /// A blocking face of the product's own client.
@@ -152,6 +155,23 @@ fn work_is_refused_with_the_typed_error_over_both_doors() {
 }
 
 #[test]
+fn a_hold_that_is_told_to_go_lasts_until_its_command_has_gone() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &Opts::desktop());
+    let go = home.root().join("go");
+    let script = r#"trap 'until [ -e "$0" ]; do sleep 0.01; done; exit 9' TERM; echo up; while :; do sleep 0.01; done"#;
+    let command = ["hold", "--why", "a test", "--", "sh", "-c", script, go.to_str().unwrap()];
+    let mut ctl = home.ctl(&command).stdout(Stdio::piped()).spawn().unwrap();
+    let mut up = [0; 3];
+    ctl.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+    kill(Pid::from_raw(i32::try_from(ctl.id()).unwrap()), Signal::SIGTERM).unwrap();
+    child.holds("the command is not done yet", 30, |verdict| *verdict == busy("hold:sh"));
+    fs::write(&go, "").unwrap();
+    assert_eq!(ctl.wait().unwrap().code(), Some(9));
+    child.wait_idle();
+}
+
+#[test]
 fn a_hold_ends_with_whoever_holds_it() {
     let home = Home::new();
     let child = Child::spawn(&home, &Opts::desktop());
@@ -161,11 +181,12 @@ fn a_hold_ends_with_whoever_holds_it() {
     drop(peer);
     child.wait_idle();
 
-    let mut ctl = home.ctl(&["hold", "--why", "a test", "--", "sleep", "60"]).spawn().unwrap();
-    child.wait_busy("hold:sleep");
+    // `cat` outlives its killed parent, and ends with its input.
+    let mut ctl = home.ctl(&["hold", "--why", "a test", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.wait_busy("hold:cat");
     let refused = hermesctl(&home, &["retire", "--pid", &child.pid_arg()]);
     assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.stdout.contains("hold sleep"), "{refused:?}");
+    assert!(refused.stdout.contains("hold cat"), "{refused:?}");
     ctl.kill().unwrap();
     ctl.wait().unwrap();
     child.wait_idle();
@@ -173,9 +194,8 @@ fn a_hold_ends_with_whoever_holds_it() {
 
     let header = format!("X-Hermes-Session-Token: {TOKEN}");
     let url = format!("http://127.0.0.1:{}/api/holds", child.port);
-    let mut curl = std::process::Command::new("curl");
-    curl.args(["-sN", "-H", &header, "-d", r#"{"who":"web","why":"a test"}"#, &url])
-        .stdout(std::process::Stdio::piped());
+    let mut curl = Command::new("curl");
+    curl.args(["-sN", "-H", &header, "-d", r#"{"who":"web","why":"a test"}"#, &url]).stdout(Stdio::piped());
     let mut curl = curl.spawn().unwrap();
     child.wait_busy("hold:web");
     curl.kill().unwrap();

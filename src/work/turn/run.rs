@@ -1,13 +1,15 @@
 //! One turn, from its begin to its end.
 //!
 //! 1. Its session's record is reserved; an agent that outlived an earlier backend is waited for.
-//! 2. It is begun in the journal: from here on it is never run again.
-//! 3. The agent runs behind the gate, the prompt as its standard input, its group on record.
+//! 2. The agent stands at the gate, its group on record, the prompt in the file that will be its standard input.
+//! 3. It is begun in the journal: from here on it is never run again. Then the gate opens.
 //! 4. When the agent has exited its reply goes into the journal; while its group lives the session unwinds, and is busy.
 //!
-//! A journal that cannot be written is tried again, and the turn stays in its ledger as long: nothing that was accepted or
-//! answered is given up before the backend itself is.
+//! What fails for want of something (disk, descriptors, processes, the journal) is tried again, and the turn stays in its ledger
+//! as long: nothing that was accepted or answered is given up before the backend itself is.
 
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -42,6 +44,33 @@ struct Started {
     running: spawn::Running,
     leader: Leader,
     record: Record,
+}
+
+/// An agent at the gate, its run on record.
+struct Ready {
+    gated: spawn::Gated,
+    leader: Leader,
+    record: Record,
+    input: PathBuf,
+}
+
+impl Ready {
+    async fn open(self) -> Result<Started, NotStarted> {
+        let Self { gated, leader, record, input } = self;
+        match gated.open(Some(&input)).await {
+            Ok(running) => Ok(Started { running, leader, record }),
+            Err(error) => {
+                record.remove();
+                Err(NotStarted::Failed(format!("the agent cannot be started: {error}")))
+            }
+        }
+    }
+
+    /// Nothing has run, and nothing will.
+    async fn abandon(self) {
+        self.gated.abandon().await;
+        self.record.remove();
+    }
 }
 
 /// Why a turn did not start.
@@ -103,25 +132,48 @@ impl Turns {
         stop: &watch::Sender<Stop>,
     ) -> Result<Started, NotStarted> {
         let program = self.shared.agent.program(name, turn).map_err(NotStarted::Failed)?;
-        let record = self.reserve(name, stop).await?;
+        let ready = self.ready(name, &program, prompt, guard, stop).await?;
         let at = self.now();
-        let begun = at.clone();
         let told_to_end = || self.must_not_start(stop);
-        if !self.insist(guard, told_to_end, move |journal| journal.begin(turn, &begun)).await {
+        if !self.insist(guard, told_to_end, move |journal| journal.begin(turn, &at)).await {
+            ready.abandon().await;
             return Err(self.not_started());
         }
-        self.start_begun(name, &program, prompt, at, record).await.map_err(NotStarted::Failed)
+        ready.open().await
     }
 
-    async fn start_begun(
+    /// Stands at the gate. What can fail for want of something does so here, where nothing has begun yet, and is tried again;
+    /// an agent that outlived an earlier backend is waited for.
+    async fn ready(
         &self,
         name: &str,
         program: &spawn::Program,
         prompt: &str,
-        at: String,
-        mut record: Record,
-    ) -> Result<Started, String> {
-        let gated = spawn::gated(program).map_err(|error| format!("the agent cannot be started: {error}"))?;
+        guard: &Guard,
+        stop: &watch::Sender<Stop>,
+    ) -> Result<Ready, NotStarted> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.try_ready(name, program, prompt).await {
+                Ok(Some(ready)) => return Ok(ready),
+                _ if self.must_not_start(stop) => return Err(self.not_started()),
+                Ok(None) => sleep(HELD_BACK).await,
+                Err(error) => {
+                    if pause == FIRST_PAUSE {
+                        tracing::warn!(%error, "a turn waits to be started");
+                        guard.set_why(&format!("waiting to be started: {error}"));
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// `None` if an agent of this session lives that an earlier backend had started.
+    async fn try_ready(&self, name: &str, program: &spawn::Program, prompt: &str) -> io::Result<Option<Ready>> {
+        let Some(mut record) = self.shared.runs.reserve("turn", name)? else { return Ok(None) };
+        let gated = spawn::gated(program)?;
         let leader = self.shared.strays.lead(gated.pid);
         let run = Run {
             kind: "turn".to_owned(),
@@ -129,19 +181,24 @@ impl Turns {
             pid: gated.pid,
             start_marker: gated.start_marker.clone(),
             scheduled_for: None,
-            started_at: at,
+            started_at: self.now(),
             result: None,
         };
         let prompt = prompt.to_owned();
-        let written = spawn_blocking(move || {
-            let input = record.write_input(&prompt)?;
-            record.write(&run).map(|()| (record, input))
+        let written = spawn_blocking(move || match record.write(&run).and_then(|()| record.write_input(&prompt)) {
+            Ok(input) => Ok((record, input)),
+            Err(error) => {
+                record.remove();
+                Err(error)
+            }
         });
-        let unrecorded = |error: std::io::Error| format!("the turn cannot be put on record: {error}");
-        let (record, input) = written.await.map_err(|error| unrecorded(error.into()))?.map_err(unrecorded)?;
-        let running = gated.open(Some(&input)).await;
-        let running = running.map_err(|error| format!("the agent cannot be started: {error}"))?;
-        Ok(Started { running, leader, record })
+        match written.await.unwrap_or_else(|error| Err(error.into())) {
+            Ok((record, input)) => Ok(Some(Ready { gated, leader, record, input })),
+            Err(error) => {
+                gated.abandon().await;
+                Err(error)
+            }
+        }
     }
 
     fn must_not_start(&self, stop: &watch::Sender<Stop>) -> bool {
@@ -150,20 +207,6 @@ impl Turns {
 
     fn not_started(&self) -> NotStarted {
         if self.leaving() { NotStarted::Left } else { NotStarted::Interrupted }
-    }
-
-    /// The record of the session; an agent that outlived an earlier backend is waited for.
-    async fn reserve(&self, name: &str, stop: &watch::Sender<Stop>) -> Result<Record, NotStarted> {
-        loop {
-            match self.shared.runs.reserve("turn", name) {
-                Ok(Some(record)) => return Ok(record),
-                Ok(None) if self.must_not_start(stop) => return Err(self.not_started()),
-                Ok(None) => sleep(HELD_BACK).await,
-                Err(error) => {
-                    return Err(NotStarted::Failed(format!("the turn cannot be put on record: {error}")));
-                }
-            }
-        }
     }
 
     async fn see_to_its_end(
