@@ -114,7 +114,7 @@ impl RuntimeDir {
     /// See [`DirError`].
     pub fn create(path: &Path) -> Result<Self, DirError> {
         let io = |error| DirError::Io { path: path.to_owned(), error };
-        let path = std::path::absolute(path).map_err(io)?;
+        let path = itself(path).map_err(io)?;
         if fs::symlink_metadata(&path).is_err() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(io)?;
         }
@@ -126,7 +126,7 @@ impl RuntimeDir {
     /// # Errors
     /// See [`DirError`].
     pub fn open(path: &Path) -> Result<Self, DirError> {
-        let path = std::path::absolute(path).map_err(|error| DirError::Io { path: path.to_owned(), error })?;
+        let path = itself(path).map_err(|error| DirError::Io { path: path.to_owned(), error })?;
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let dir = OpenOptions::new().read(true).custom_flags(flags.bits()).open(&path);
         let dir = dir.map_err(|error| Self::cannot_open(&path, error))?;
@@ -203,6 +203,11 @@ impl RuntimeDir {
         stems.sort();
         stems.iter().filter_map(|stem| record::look(&self.named(stem).ok()?)).collect()
     }
+}
+
+/// An absolute path of the directory itself: a slash or a dot behind the name of a symbolic link would mean what it leads to.
+fn itself(path: &Path) -> io::Result<PathBuf> {
+    Ok(std::path::absolute(path)?.components().collect())
 }
 
 #[cfg(test)]

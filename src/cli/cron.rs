@@ -169,7 +169,7 @@ impl Home {
                 PathBuf::from(target.one(None)?.endpoint.map_or_else(String::new, |endpoint| endpoint.home))
             }
             (Some(profile), None) => {
-                let living = children()?.into_iter().find(|child| child.profile.as_deref() == Some(profile));
+                let living = children()?.live.into_iter().find(|child| child.profile.as_deref() == Some(profile));
                 living.map_or_else(
                     || root().map(|root| root.join("profiles").join(profile)),
                     |child| Ok(child.home.into()),

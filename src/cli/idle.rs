@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::failure::Failure;
 use super::render::{Observation, print, table};
-use super::target::{Peer, Target};
+use super::target::{Peer, Records, Target};
 use crate::client::unexpected;
 use crate::error::Exit;
 use crate::process;
@@ -73,20 +73,28 @@ impl Idle {
     /// No child can be named.
     pub async fn run(self, target: &Target) -> Result<Exit, Failure> {
         let argument = self.profile.as_deref();
-        let peers = match self.all {
+        let (peers, bad) = match self.all {
             true => target.all(argument)?,
-            false => vec![target.one(argument)?],
+            false => (vec![target.one(argument)?], Vec::new()),
         };
-        if peers.is_empty() && !self.quiet && !self.json {
+        let untold = Records::untold(&bad).is_some();
+        let none = peers.is_empty() && !untold;
+        if none && !self.quiet && !self.json {
             eprintln!("hermesctl: no backend runs; start one with hermes serve");
         }
-        let none = peers.is_empty();
+        for error in bad.iter().filter(|_| !self.quiet) {
+            eprintln!("hermesctl: {error}");
+        }
         let seen = self.ask_all(peers).await;
         if !self.watch {
             self.show(&seen);
         }
         // Nobody there is nobody proved idle.
-        let worst = if none { Exit::Unreachable } else { Exit::Idle };
+        let worst = match (none, untold) {
+            (true, _) => Exit::Unreachable,
+            (_, true) => Exit::Indeterminate,
+            (false, false) => Exit::Idle,
+        };
         Ok(seen.iter().fold(worst, |worst, one| worst.worse(one.exit())))
     }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::render::{print, table};
-use super::target::children;
+use super::target::{Records, children};
 use crate::error::Exit;
 
 /// List the children that run, by their endpoint records. The records of the dead are swept.
@@ -22,7 +22,8 @@ impl List {
     /// # Errors
     /// The runtime directory cannot be used.
     pub fn run(self) -> Result<Exit, Failure> {
-        let children = children()?;
+        let Records { live: children, bad } = children()?;
+        bad.iter().for_each(|error| eprintln!("hermesctl: {error}"));
         if self.json {
             let children: Vec<_> = children
                 .iter()

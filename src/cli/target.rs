@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::client::http::Server;
 use crate::error::Exit;
 use crate::protocol::{Reply, Request};
-use crate::runtime::{DirError, Endpoint, Found, Role, RuntimeDir};
+use crate::runtime::{DirError, Endpoint, Found, RecordError, Role, RuntimeDir};
 use crate::secret::Token;
 
 /// How long a child may take to answer.
@@ -139,17 +139,17 @@ impl Target {
             return by_socket(socket, token);
         }
         let profile = self.profile(argument)?;
-        let mut children = children()?;
+        let mut found = children()?;
         match (self.pid, profile) {
             (Some(pid), _) => {
-                children.retain(|child| child.pid == pid);
-                one_of(children, token, &format!("no backend has pid {pid}: see hermesctl list"))
+                found.live.retain(|child| child.pid == pid);
+                one_of(found, token, &format!("no backend has pid {pid}: see hermesctl list"))
             }
             (None, Some(profile)) => {
-                children.retain(|child| serves(child, profile));
-                one_of(children, token, &format!("no backend serves profile {profile}: see hermesctl list"))
+                found.live.retain(|child| serves(child, profile));
+                one_of(found, token, &format!("no backend serves profile {profile}: see hermesctl list"))
             }
-            (None, None) => one_of(children, token, "no backend runs: start one with hermes serve"),
+            (None, None) => one_of(found, token, "no backend runs: start one with hermes serve"),
         }
     }
 
@@ -198,7 +198,7 @@ impl Target {
             self.show_control(&mut peer);
             return Ok((peer, profile));
         }
-        let mut pools = records()?;
+        let mut pools = records()?.live;
         pools.retain(|found| found.kind.as_deref() == Role::Pool.kind());
         if let Some(pid) = self.pid {
             pools.retain(|pool| pool.pid == pid);
@@ -218,17 +218,18 @@ impl Target {
         }
     }
 
-    /// Every child.
+    /// Every child, and what may be one but cannot be told.
     ///
     /// # Errors
     /// The runtime directory cannot be used, or a target was named as well.
-    pub fn all(&self, argument: Option<&str>) -> Result<Vec<Peer>, Failure> {
+    pub fn all(&self, argument: Option<&str>) -> Result<(Vec<Peer>, Vec<RecordError>), Failure> {
         let named = self.pid.is_some() || self.socket.is_some() || self.url.is_some();
         if named || self.profile(argument)?.is_some() {
             return Err(Failure::usage("--all asks every backend: leave the other target away"));
         }
         let token = self.token()?;
-        Ok(children()?.into_iter().map(|child| Peer::found(child, token.clone())).collect())
+        let Records { live, bad } = children()?;
+        Ok((live.into_iter().map(|child| Peer::found(child, token.clone())).collect(), bad))
     }
 
     fn profile<'a>(&'a self, argument: Option<&'a str>) -> Result<Option<&'a str>, Failure> {
@@ -306,36 +307,55 @@ fn home() -> Option<PathBuf> {
     set("HERMES_HOME").or_else(|| set("HOME").map(|home| home.join(".hermes")))?.canonicalize().ok()
 }
 
-/// Every living child by its record. Pools have records too and are no children.
-pub fn children() -> Result<Vec<Endpoint>, Failure> {
-    let mut children = records()?;
-    children.retain(|found| found.kind.is_none());
-    Ok(children)
+/// What lies in the runtime directory.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// Of living processes.
+    pub live: Vec<Endpoint>,
+    /// That cannot be believed.
+    pub bad: Vec<RecordError>,
 }
 
-fn records() -> Result<Vec<Endpoint>, Failure> {
+impl Records {
+    /// A child may be behind one of these, and nothing can be told of it. No child writes what others may read or write.
+    pub fn untold(bad: &[RecordError]) -> Option<&RecordError> {
+        bad.iter().find(|error| matches!(error, RecordError::Unreadable(..)))
+    }
+}
+
+/// Every child by its record. Pools have records too and are no children.
+pub fn children() -> Result<Records, Failure> {
+    let mut records = records()?;
+    records.live.retain(|found| found.kind.is_none());
+    Ok(records)
+}
+
+fn records() -> Result<Records, Failure> {
     let path = RuntimeDir::locate(&|name| std::env::var_os(name));
+    let mut records = Records::default();
     let dir = match RuntimeDir::open(&path) {
         Ok(dir) => dir,
-        Err(DirError::Missing(_)) => return Ok(Vec::new()),
+        Err(DirError::Missing(_)) => return Ok(records),
         Err(error) => return Err(Failure::new(Exit::Unreachable, error.to_string())),
     };
-    let mut records = Vec::new();
     for found in dir.endpoints() {
         match found {
-            Found::Live(endpoint) => records.push(*endpoint),
-            Found::Bad(error) => eprintln!("hermesctl: {error}"),
+            Found::Live(endpoint) => records.live.push(*endpoint),
+            Found::Bad(error) => records.bad.push(error),
         }
     }
     Ok(records)
 }
 
-fn one_of(mut children: Vec<Endpoint>, token: Option<Token>, none: &str) -> Result<Peer, Failure> {
-    match children.len() {
-        0 => Err(Failure::new(Exit::Unreachable, none)),
-        1 => children.pop().map(|child| Peer::found(child, token)).ok_or_else(|| Failure::usage(none)),
+fn one_of(found: Records, token: Option<Token>, none: &str) -> Result<Peer, Failure> {
+    let Records { mut live, bad } = found;
+    match (live.len(), Records::untold(&bad)) {
+        (0, None) => Err(Failure::new(Exit::Unreachable, none)),
+        // It may be that one.
+        (0, Some(error)) => Err(Failure::new(Exit::Indeterminate, error.to_string())),
+        (1, _) => live.pop().map(|child| Peer::found(child, token)).ok_or_else(|| Failure::usage(none)),
         _ => {
-            let pids: Vec<String> = children.iter().map(|child| child.pid.to_string()).collect();
+            let pids: Vec<String> = live.iter().map(|child| child.pid.to_string()).collect();
             Err(Failure::usage(format!(
                 "several backends fit (pids {}): name one by profile or --pid, or ask --all",
                 pids.join(", ")

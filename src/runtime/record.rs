@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
@@ -101,6 +102,7 @@ impl Endpoint {
             OpenOptions::new().read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits()).open(path);
         let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RecordError::Missing(path.to_owned()),
+            _ if error.raw_os_error() == Some(Errno::ELOOP as i32) => RecordError::Unsafe(path.to_owned()),
             _ => unreadable(error.to_string()),
         })?;
         let meta = file.metadata().map_err(|error| unreadable(error.to_string()))?;

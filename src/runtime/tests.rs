@@ -51,9 +51,13 @@ fn a_directory_that_is_not_ours_alone_is_refused() {
         fs::set_permissions(&path, fs::Permissions::from_mode(open)).unwrap();
         assert!(matches!(RuntimeDir::create(&path), Err(DirError::Unsafe { .. })), "{open:o}");
     }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     let link = temp.path().join("link");
-    std::os::unix::fs::symlink(temp.path(), &link).unwrap();
-    assert!(RuntimeDir::create(&link).unwrap_err().to_string().contains("symbolic link"));
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for spelled in [link.clone(), link.join(""), link.join("."), link.join("./")] {
+        assert!(RuntimeDir::create(&spelled).unwrap_err().to_string().contains("symbolic link"), "{spelled:?}");
+        assert!(RuntimeDir::open(&spelled).unwrap_err().to_string().contains("symbolic link"), "{spelled:?}");
+    }
     let file = temp.path().join("file");
     fs::write(&file, "").unwrap();
     assert!(RuntimeDir::create(&file).is_err());

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -413,7 +414,21 @@ fn a_record_of_a_reused_pid_is_no_child() {
 #[test]
 fn a_record_that_is_garbage_costs_no_other_child() {
     let (home, child) = idle_child();
-    fs::write(home.runtime().join("ffffffffffff.json"), b"{\"pid\": ").unwrap();
+    let garbage = home.runtime().join("ffffffffffff.json");
+    fs::write(&garbage, b"{\"pid\": ").unwrap();
+    // As it is, no child can have written it.
+    assert_eq!(hermesctl(&home, &["idle", "--all"]).code, 0);
+    fs::set_permissions(&garbage, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(hermesctl(&home, &["idle"]).code, 0);
-    assert_eq!(hermesctl(&home, &["list", "--json"]).json()[0]["pid"], child.pid);
+    let list = hermesctl(&home, &["list", "--json"]);
+    assert_eq!(list.json()[0]["pid"], child.pid);
+    assert!(list.stderr.contains("ffffffffffff.json"), "{list:?}");
+    // But nobody can say that everybody is idle, or that there is no such child.
+    for args in [&["idle", "--all"][..], &["idle", "nobody"]] {
+        let told = hermesctl(&home, args);
+        assert_eq!(told.code, 3, "{told:?}");
+        assert!(told.stderr.contains("ffffffffffff.json"), "{told:?}");
+    }
+    let quiet = hermesctl(&home, &["idle", "--all", "-q"]);
+    assert_eq!((quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()), (3, "", ""));
 }

@@ -135,8 +135,10 @@ export async function list(options) {
 /** The one child that is meant: by `profile` (`default` has none), by `pid`, by `home`, or the only one there is. */
 export async function find({ profile, pid, home, ...options } = {}) {
   const named = { profile, pid, home };
-  const fits = (await list(options)).filter(
+  const { endpoints, refused } = await survey(options);
+  const fits = endpoints.filter(
     (endpoint) =>
+      endpoint.kind === undefined &&
       (profile === undefined || endpoint.name === profile) &&
       (pid === undefined || endpoint.pid === pid) &&
       (home === undefined || endpoint.home === home),
@@ -144,7 +146,8 @@ export async function find({ profile, pid, home, ...options } = {}) {
   if (fits.length === 1) return fits[0];
   const asked = Object.entries(named).filter(([, value]) => value !== undefined);
   const words = asked.map(([key, value]) => `${key} ${value}`).join(', ') || 'this user';
-  if (fits.length === 0) throw new Unreachable(`no backend runs for ${words}`);
+  // It may be behind a record that cannot be believed: then nobody can say that it does not run.
+  if (fits.length === 0) throw refused[0] ?? new Unreachable(`no backend runs for ${words}`);
   const pids = fits.map((endpoint) => endpoint.pid).join(', ');
   throw new Invalid(`several backends fit (pids ${pids}): name one by profile or pid`);
 }

@@ -69,6 +69,8 @@ test('records that others could have written or read are refused, and the others
   assert.deepEqual(endpoints.map(({ profile }) => profile), ['fine']);
   assert.equal(refused.length, 14);
   for (const error of refused) assert.ok(error instanceof Unsafe && /it is ignored/.test(error.message));
+  // Nobody can say that what is not found does not run.
+  await assert.rejects(find({ profile: 'nobody', env: world.env }), Unsafe);
 });
 
 test('a record whose process is gone is passed over, and left for those who can lock', async (t) => {
