@@ -36,6 +36,7 @@ pub fn prepare_home(home: &Path) -> Result<(), String> {
 pub struct Signals {
     term: Signal,
     int: Signal,
+    _file_limit: Signal,
 }
 
 impl Signals {
@@ -44,7 +45,13 @@ impl Signals {
     /// # Errors
     /// The system refuses.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+        // A file that may grow no more is a write that fails, and no reason to die.
+        let file_limit = signal(SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32))?;
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            _file_limit: file_limit,
+        })
     }
 
     /// The next one.

@@ -1,6 +1,7 @@
 //! Turns of a real agent: a program that reads its prompt and does what the first word says.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -219,6 +220,24 @@ fn a_prompt_that_cannot_be_kept_is_refused() {
     let _child = Child::spawn(&bare, &Opts::desktop());
     let refused = hermesctl(&bare, &["submit", "s", "say x"]);
     assert!(refused.code == 3 && refused.stderr.contains("--agent-command"), "{refused:?}");
+}
+
+#[test]
+fn a_prompt_that_no_file_may_grow_for_is_refused_and_the_next_is_taken() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts(&home));
+    let limit = |bytes: &str| {
+        let range = format!("--fsize={bytes}:");
+        let done = Command::new("prlimit").args(["--pid", &child.pid.to_string(), &range]).status();
+        assert!(done.unwrap().success());
+    };
+    assert_eq!(hermesctl(&home, &["submit", "s", "say one", "--wait"]).code, 0);
+    limit("4096");
+    let refused = hermesctl(&home, &["submit", "s", "say two"]);
+    assert!(refused.code == 3 && refused.stderr.contains("control.db"), "{refused:?}");
+    limit("unlimited");
+    assert_eq!(hermesctl(&home, &["submit", "s", "say three", "--wait"]).code, 0);
+    assert_eq!(states(&home, "s"), ["done", "done"]);
 }
 
 #[test]
