@@ -138,8 +138,9 @@ mod linux {
             let gone = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_IGNORED;
             // After an overflow nobody knows what was missed.
             let lost = event.mask.intersects(gone | AddWatchFlags::IN_Q_OVERFLOW);
-            let names = || self.watched.iter().find(|(watched, _)| *watched == event.wd).map(|(_, names)| names);
-            let matters = |name| names().is_some_and(|names| names.hold(name));
+            // A folder that was named twice is one watch, and each of its names counts.
+            let names = || self.watched.iter().filter(|(watched, _)| *watched == event.wd).map(|(_, names)| names);
+            let matters = |name| names().any(|names| names.hold(name));
             lost || event.name.as_ref().is_some_and(matters)
         }
     }
@@ -171,6 +172,11 @@ mod tests {
         std::fs::write(one.path().join("a"), "x").unwrap();
         timeout(Duration::from_secs(5), watch.changed()).await.unwrap();
         assert!(FolderWatch::over(&[(one.path().join("none"), Names::All)]).is_err());
+
+        let twice = ["c", "d"].map(|name| (one.path().to_owned(), Names::of(&[Path::new(name)])));
+        let mut watch = FolderWatch::over(&twice).unwrap();
+        std::fs::write(one.path().join("d"), "x").unwrap();
+        timeout(Duration::from_secs(5), watch.changed()).await.unwrap();
     }
 
     #[tokio::test(flavor = "current_thread")]

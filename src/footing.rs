@@ -36,29 +36,50 @@ pub fn prepare_home(home: &Path) -> Result<(), String> {
 pub struct Signals {
     term: Signal,
     int: Signal,
+    hangup: Option<Signal>,
+    owned: bool,
     _file_limit: Signal,
 }
 
 impl Signals {
-    /// From here on they end nobody by themselves.
+    /// From here on they end nobody by themselves. To a process that is `owned` a hangup says nothing: the kernel sends one to
+    /// whoever is stopped when the owner dies, and what the owner's death means is decided elsewhere.
     ///
     /// # Errors
     /// The system refuses.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(owned: bool) -> io::Result<Self> {
         // A file that may grow no more is a write that fails, and no reason to die.
         let file_limit = signal(SignalKind::from_raw(nix::sys::signal::Signal::SIGXFSZ as i32))?;
         Ok(Self {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
+            hangup: (!ignores_hangups()).then(|| signal(SignalKind::hangup())).transpose()?,
+            owned,
             _file_limit: file_limit,
         })
     }
 
     /// The next one.
     pub async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
-            _ = self.int.recv() => "SIGINT",
+        loop {
+            let hangup = async {
+                match &mut self.hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = self.term.recv() => return "SIGTERM",
+                _ = self.int.recv() => return "SIGINT",
+                _ = hangup => if !self.owned { return "SIGHUP" },
+            }
         }
     }
+}
+
+/// Whoever started us under `nohup` wants us to outlive the terminal. Where that cannot be told, hangups are left as they are.
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_none_or(|mask| mask & 1 != 0)
 }

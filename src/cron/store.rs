@@ -12,6 +12,7 @@ use nix::fcntl::Flock;
 
 use super::document::{Changes, Document, DocumentError, readable, without_control_characters};
 use super::plan::{Alive, Plan};
+use crate::folder_watch::Names;
 use crate::clock::Clock;
 use crate::runtime::{LockError, lock_file};
 use crate::secret::random_hex;
@@ -94,6 +95,16 @@ impl Store {
     /// [`StoreError::Unreadable`].
     pub fn text(&self) -> Result<String, StoreError> {
         self.patiently(|text| Document::parse(text).map(drop)).map(|((), text, _)| text)
+    }
+
+    /// What must be watched for changes of the file: its name in the folder, and where a symbolic link leads.
+    pub fn watched(&self) -> Vec<(PathBuf, Names)> {
+        let mut folders = vec![(self.folder.clone(), Names::of(&[&self.path()]))];
+        let target = self.path().canonicalize().ok().filter(|_| self.path().is_symlink());
+        if let Some((folder, target)) = target.as_deref().and_then(|target| Some((target.parent()?, target))) {
+            folders.push((folder.to_owned(), Names::of(&[target])));
+        }
+        folders
     }
 
     /// Which state the file is in now.

@@ -162,7 +162,7 @@ impl Ticking {
     /// Watches the folder of jobs.json; while that is absent, the home, for the folder.
     fn watch(&self) -> Option<FolderWatch> {
         let (home, cron) = (&self.runner.home, self.runner.home.join("cron"));
-        FolderWatch::new(&cron, &[&cron.join("jobs.json")]).or_else(|_| FolderWatch::new(home, &[&cron])).ok()
+        FolderWatch::over(&self.runner.store.watched()).or_else(|_| FolderWatch::new(home, &[&cron])).ok()
     }
 
     /// Looks once, and starts what is due.

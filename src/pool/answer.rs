@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use super::child;
 use super::service::Command;
 use super::waiter::{self, Waiter};
+use crate::door;
 use crate::door::auth::{Caller, TiedPermit};
 use crate::handler::{Handler, Identity, Outcome, Place, authorize, place};
 use crate::protocol::{Class, Event, Fault, FaultKind, Health, PoolReport, Reply, Request};
@@ -64,6 +65,10 @@ impl Pool {
             Request::Open { profile, background, timeout_ms } => {
                 let (told, feed) = mpsc::channel(2);
                 let class = if background { Class::Background } else { Class::Foreground };
+                // Those whom nobody waits for leave room for those who do.
+                if background && self.places.available_permits() < door::lasting() / 4 {
+                    return Err(Fault::new(FaultKind::TooMany, "too many wait in the background: try again later"));
+                }
                 let timeout = timeout_ms.map(Duration::from_millis).or(background.then_some(BACKGROUND_WAIT));
                 let (profile, waiter) = (named(&profile)?, Waiter::Stream(told));
                 self.tell(Command::Open { profile, class, timeout, waiter }).await?;

@@ -249,7 +249,8 @@ pub fn plain(profile: &str) -> Result<(), String> {
 pub fn profiles(root: &Path) -> Vec<String> {
     let folders = std::fs::read_dir(root.join("profiles")).into_iter().flatten().flatten();
     let mut names: Vec<String> = folders
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        // Through a symbolic link too, as a child takes it.
+        .filter(|entry| entry.path().is_dir())
         .filter_map(|entry| entry.file_name().into_string().ok())
         .filter(|name| plain(name).is_ok() && name != DEFAULT)
         .collect();

@@ -52,17 +52,16 @@ pub async fn follow(nursery: Nursery, mut up: watch::Receiver<BTreeSet<Arc<str>>
 
 /// jobs.json in every `cron` folder; where there is none, the home, for the folder; and whatever becomes a profile.
 fn watched(root: &Path, asleep: &[(Arc<str>, PathBuf)]) -> Vec<(PathBuf, Names)> {
-    let mut folders = Vec::new();
     let own = root.join("profiles");
-    match own.is_dir() {
-        true => folders.push((own, Names::All)),
-        false => folders.push((root.to_owned(), Names::of(&[&own, Path::new("cron")]))),
-    }
+    let mut folders = match own.is_dir() {
+        true => vec![(own, Names::All)],
+        false => vec![(root.to_owned(), Names::of(&[&own]))],
+    };
     for (_, home) in asleep {
         let cron = home.join("cron");
         match cron.is_dir() {
-            true => folders.push((cron, Names::of(&[Path::new("jobs.json")]))),
-            false if home.is_dir() && home != root => folders.push((home.clone(), Names::of(&[&cron]))),
+            true => folders.extend(Store::new(cron).watched()),
+            false if home.is_dir() => folders.push((home.clone(), Names::of(&[&cron]))),
             false => {}
         }
     }

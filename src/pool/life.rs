@@ -53,7 +53,7 @@ pub struct Options {
 pub async fn run(options: Options) -> Result<(), ServeError> {
     raise_descriptor_limit();
     let internal = |error: &dyn std::fmt::Display| ServeError::Internal(error.to_string());
-    let mut signals = Signals::new().map_err(|error| internal(&error))?;
+    let mut signals = Signals::new(false).map_err(|error| internal(&error))?;
     prepare_home(&options.home).map_err(ServeError::Unusable)?;
     let doorway = Doorway::claim(&options.home, Role::Pool)?;
     let listener = doorway.listen()?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::fcntl::OFlag;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -81,7 +82,13 @@ impl Log {
         if let Some(folder) = self.path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         }
-        OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)
+        // What is no plain file may never take anything: it must not hold up whoever writes.
+        let flags = OFlag::O_NONBLOCK.bits();
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(&self.path)?;
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::Error::other("it is no plain file")),
+        }
     }
 
     /// The last line that a child wrote before it died.
@@ -111,5 +118,15 @@ mod tests {
         assert_eq!(log.last_words().await, "hermes: the end");
         let size = |name: &str| fs::metadata(root.path().join("logs").join(name)).unwrap().len();
         assert!(size("p.log") <= MAX_FILE + 8192 && size("p.log.1") <= MAX_FILE + 8192);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_pipe_in_the_place_of_a_log_holds_up_nobody() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("logs")).unwrap();
+        nix::unistd::mkfifo(&root.path().join("logs/p.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let log = Log::of(root.path(), "p");
+        log.follow(io::Cursor::new(b"hermes: the end\n"));
+        assert_eq!(log.last_words().await, "hermes: the end");
     }
 }

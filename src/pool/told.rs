@@ -14,6 +14,9 @@ use crate::cron::schedule::iso;
 use crate::handler::millis;
 use crate::protocol::{Class, Fault, FaultKind, PoolDue, PoolReport, PoolSlot, PoolWaiter, SlotState, Verdict};
 
+/// So many jobs that are to come are told of, the soonest: a report must fit into a frame.
+const MAX_DUE: usize = 256;
+
 impl Service {
     /// The pool as it is now.
     pub(super) fn told(&self) -> PoolReport {
@@ -26,6 +29,7 @@ impl Service {
         });
         let mut due: Vec<_> = self.next_due.iter().filter(|(profile, _)| !self.is_up(profile)).collect();
         due.sort_by_key(|(_, at)| **at);
+        due.truncate(MAX_DUE);
         let due =
             due.into_iter().map(|(profile, at)| PoolDue { profile: profile.to_string(), at: iso(*at, &TimeZone::UTC) });
         PoolReport {
