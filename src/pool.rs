@@ -14,10 +14,11 @@
 //!
 //! The coordinator is a pure machine: events and the time in, effects out (`coordinator`, `room`, `queue`, `slot`, `crash`,
 //! `marks`). The service carries them out with real processes (`service`, `resident`, `child`, `contact`) and adds what is
-//! none of the coordinator's business: who waits for whom (`waiter`), whose job is due (`due`), what it costs (`memory`), whom
+//! none of the coordinator's business: who waits for whom (`waiter`), whose job is due (`due`) and came to nothing (`attempts`), what it costs (`memory`), whom
 //! the next pool may adopt (`roster`). `answer` is its door, `life` its life.
 
 pub mod answer;
+mod attempts;
 pub mod child;
 pub mod contact;
 mod coordinator;

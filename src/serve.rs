@@ -101,7 +101,8 @@ enum Leave {
 /// See [`ServeError`]; nothing was printed as ready then.
 pub async fn run(mut settings: Settings) -> Result<(), ServeError> {
     raise_descriptor_limit();
-    let mut signals = Signals::new(settings.owner != Owner::Nobody).map_err(|error| ServeError::Internal(error.to_string()))?;
+    let mut signals =
+        Signals::new(settings.owner != Owner::Nobody).map_err(|error| ServeError::Internal(error.to_string()))?;
     prepare_home(&settings.home).map_err(ServeError::Unusable)?;
     // What runs for this home bears its name: it must be the same however it was spelled.
     settings.home = settings.home.canonicalize().map_err(|error| ServeError::Unusable(error.to_string()))?;

@@ -12,8 +12,8 @@ use nix::fcntl::Flock;
 
 use super::document::{Changes, Document, DocumentError, readable, without_control_characters};
 use super::plan::{Alive, Plan};
-use crate::folder_watch::Names;
 use crate::clock::Clock;
+use crate::folder_watch::Names;
 use crate::runtime::{LockError, lock_file};
 use crate::secret::random_hex;
 

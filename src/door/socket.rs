@@ -182,7 +182,8 @@ impl<H: Handler> Door<H> {
         let mut answer = Answer { generation: self.handler.identity().generation.clone(), reply };
         let bytes = codec::encode(&answer).or_else(|error| {
             tracing::error!(%error, "an answer cannot be sent");
-            answer.reply = Reply::Fault(Fault::new(FaultKind::Unavailable, format!("the answer cannot be sent: {error}")));
+            answer.reply =
+                Reply::Fault(Fault::new(FaultKind::Unavailable, format!("the answer cannot be sent: {error}")));
             codec::encode(&answer).map_err(io::Error::other)
         })?;
         connection.send(bytes).await

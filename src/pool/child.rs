@@ -62,6 +62,11 @@ pub struct Born {
 }
 
 impl Nursery {
+    /// Whether children are given an agent.
+    pub fn has_agent(&self) -> bool {
+        self.agent_command.is_some() || std::env::var_os("HERMES_AGENT_COMMAND").is_some_and(|agent| !agent.is_empty())
+    }
+
     /// A profile's home.
     pub fn home(&self, profile: &str) -> PathBuf {
         match profile {

@@ -1,5 +1,5 @@
 //! When the jobs of profiles that are not up are due. Their files say it; they are read again when they change, and when a
-//! profile's child has gone. Nothing is polled.
+//! profile's child has gone. Nothing is polled. Accepted prompts that no child has run are due at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,12 +16,14 @@ use crate::cron::claim::ALIVE;
 use crate::cron::store::Store;
 use crate::cron::zone::Zone;
 use crate::folder_watch::{FolderWatch, LOOK_AGAIN, Names};
+use crate::work::journal::Journal;
 
 /// The next due instant of each profile that is not up and has one.
 pub type NextDue = BTreeMap<Arc<str>, Timestamp>;
 
 /// Follows the job files of everybody who is not in `up`, and tells what they say.
 pub async fn follow(nursery: Nursery, mut up: watch::Receiver<BTreeSet<Arc<str>>>, told: mpsc::Sender<NextDue>) {
+    let mut prompts = Prompts { matter: nursery.has_agent(), ..Prompts::default() };
     loop {
         let awake = up.borrow_and_update().clone();
         let asleep: Vec<(Arc<str>, PathBuf)> = profiles(&nursery.root)
@@ -32,7 +34,8 @@ pub async fn follow(nursery: Nursery, mut up: watch::Receiver<BTreeSet<Arc<str>>
         // Watched before they are read, so that nothing is missed in between.
         let folders = watched(&nursery.root, &asleep);
         let mut watch = FolderWatch::over(&folders);
-        let Ok(next) = spawn_blocking(move || look(&asleep)).await else { return };
+        let Ok((next, known)) = spawn_blocking(move || (look(&asleep, &mut prompts), prompts)).await else { return };
+        prompts = known;
         if told.send(next).await.is_err() {
             return;
         }
@@ -69,12 +72,37 @@ fn watched(root: &Path, asleep: &[(Arc<str>, PathBuf)]) -> Vec<(PathBuf, Names)>
 }
 
 /// Blocking. A file that cannot be read is nobody's business but its own backend's, which says so when it is up.
-fn look(asleep: &[(Arc<str>, PathBuf)]) -> NextDue {
+fn look(asleep: &[(Arc<str>, PathBuf)], prompts: &mut Prompts) -> NextDue {
     let now = Clock::system().wall();
-    let due = |home: &PathBuf| {
+    let job = |home: &PathBuf| {
         let store = Store::new(home.join("cron"));
         store.stamp()?;
         store.look(now, Zone::of(home).get(), ALIVE).ok()?.plan.soonest()
     };
+    let mut due = |home: &PathBuf| match (job(home), prompts.since(home)) {
+        (Some(job), Some(prompt)) => Some(job.min(prompt)),
+        (job, prompt) => job.or(prompt),
+    };
     asleep.iter().filter_map(|(profile, home)| Some((Arc::clone(profile), due(home)?))).collect()
+}
+
+/// Homes in whose journals accepted prompts wait, as far as known.
+#[derive(Default)]
+struct Prompts {
+    /// There is an agent to run them.
+    matter: bool,
+    /// A journal that has not changed is not read again.
+    known: BTreeMap<PathBuf, (Timestamp, bool)>,
+}
+
+impl Prompts {
+    /// Blocking. Since when, at the latest, prompts wait in this home.
+    fn since(&mut self, home: &Path) -> Option<Timestamp> {
+        let journal = Journal::of(home);
+        let changed = self.matter.then(|| journal.changed()).flatten()?;
+        let known = self.known.get(home).filter(|(then, _)| *then == changed);
+        let waits = known.map_or_else(|| journal.waits(), |(_, waits)| *waits);
+        self.known.insert(home.to_owned(), (changed, waits));
+        waits.then_some(changed)
+    }
 }

@@ -18,6 +18,9 @@ pub const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
+/// A resident that was opened for its job is no idle one so soon.
+pub(super) const DUE_STAY: Duration = Duration::from_secs(3);
+
 impl Coordinator {
     /// Whether a waiter of this class may take a slot now.
     pub(super) fn may_take(&self, class: Class) -> bool {
@@ -104,7 +107,9 @@ impl Coordinator {
     }
 
     fn idle_stop_of(&self, slot: &Slot) -> Moment {
-        slot.quiet.plus(self.settings.idle_stop)
+        let quiet = slot.quiet.plus(self.settings.idle_stop);
+        // Up before its job is due, and idle until then.
+        if slot.class == Class::Due { quiet.max(slot.born.plus(DUE_STAY)) } else { quiet }
     }
 
     /// When the next resident has been idle long enough.

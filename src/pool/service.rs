@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep;
 
+use super::attempts::Attempts;
 use super::child::Nursery;
 use super::due::{self, NextDue};
 use super::resident::{News, Resident, Teller};
@@ -21,9 +21,6 @@ use crate::runtime::Endpoint;
 
 /// So much before its job is due a profile is opened.
 pub(super) const LEAD: Duration = Duration::from_millis(500);
-
-/// After a profile could not be opened for its job, it is left alone so long.
-const HOLD_OFF: Duration = Duration::from_secs(60);
 
 /// With a budget, memory is measured this often: it grows without telling anybody.
 const MEASURE_AGAIN: Duration = Duration::from_secs(5);
@@ -84,7 +81,7 @@ pub struct Service {
     pub(super) next_due: NextDue,
     /// What was opened for its job and is not up yet, by its ticket.
     pub(super) opening: BTreeMap<Ticket, Arc<str>>,
-    pub(super) held_off: BTreeMap<Arc<str>, Timestamp>,
+    pub(super) attempts: Attempts,
     pub(super) roster: Roster,
     pub(super) report: watch::Sender<PoolReport>,
     measure_at: Moment,
@@ -134,7 +131,7 @@ impl Service {
             up,
             next_due: NextDue::new(),
             opening: BTreeMap::new(),
-            held_off: BTreeMap::new(),
+            attempts: Attempts::default(),
             roster,
             report,
         };
@@ -162,7 +159,7 @@ impl Service {
                 },
                 Some(ticket) = inbox.withdrawn.recv() => self.happen(Event::Cancel { ticket }),
                 Some((lease, news)) = inbox.news.recv() => self.learn(lease, news),
-                Some(next) = inbox.due.recv() => self.next_due = next,
+                Some(next) = inbox.due.recv() => self.know_what_is_due(next),
                 () = self.until_wake() => self.happen(Event::Wake),
                 () = alarm::ring(&self.clock, self.next_alarm()) => {}
                 () = self.until_measure() => self.measure_all(),
@@ -301,6 +298,7 @@ impl Service {
             News::Exited(how) => {
                 let how = resident.lost.take().map_or(how.clone(), |why| format!("{why} ({how})"));
                 tracing::info!(profile = &*resident.profile, how, "gone");
+                self.attempts.over(self.clock.wall(), &resident.profile);
                 self.residents.remove(&lease);
                 Event::Exited { lease, how }
             }
@@ -359,7 +357,7 @@ impl Service {
             Effect::Denied { ticket, denial } => {
                 if let Some(profile) = self.opening.get(&ticket) {
                     tracing::warn!(profile = &**profile, ?denial, "a profile cannot be opened for its job");
-                    self.held_off.insert(Arc::clone(profile), self.clock.wall() + HOLD_OFF);
+                    self.attempts.failed(self.clock.wall(), profile);
                 }
                 let fault = self.fault(ticket, denial);
                 self.answer(ticket, Err(fault));

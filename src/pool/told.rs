@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::due::NextDue;
 use super::roster::Member;
 use super::service::{LEAD, Service};
 use super::{Denial, Event, SlotView, State, Ticket};
@@ -97,8 +98,16 @@ impl Service {
             .filter(|(profile, _)| !self.is_up(profile) && !self.opening.values().any(|opening| opening == *profile));
         asleep.map(|(profile, due)| {
             let lead = due.checked_sub(LEAD).unwrap_or(*due);
-            (profile, self.held_off.get(profile).map_or(lead, |until| lead.max(*until)))
+            (profile, self.attempts.not_before(profile, *due).map_or(lead, |until| lead.max(until)))
         })
+    }
+
+    /// The files were read again.
+    pub(super) fn know_what_is_due(&mut self, next: NextDue) {
+        self.next_due = next;
+        let up: BTreeSet<&str> = self.residents.values().map(|resident| &*resident.profile).collect();
+        let (next_due, attempts) = (&self.next_due, &mut self.attempts);
+        attempts.keep(|profile| next_due.contains_key(profile) || up.contains(profile));
     }
 
     pub(super) fn next_alarm(&self) -> Option<Timestamp> {
@@ -113,7 +122,9 @@ impl Service {
         for profile in due {
             tracing::info!(profile = &*profile, "a job is due: the profile is opened for it");
             let ticket = self.ticket();
-            self.held_off.remove(&profile);
+            if let Some(due) = self.next_due.get(&profile) {
+                self.attempts.begin(&profile, *due);
+            }
             self.opening.insert(ticket, Arc::clone(&profile));
             self.happen(Event::Open { ticket, profile, class: Class::Due, deadline: None });
         }

@@ -14,11 +14,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use nix::fcntl::Flock;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 
 use crate::protocol::{SessionReport, TurnReport, TurnState};
 use crate::runtime::{LockError, lock_file};
+
+/// Whoever only looks waits so long for whoever writes.
+const PEEK: Duration = Duration::from_millis(200);
 
 /// So many ended turns are kept.
 const KEPT: i64 = 10_000;
@@ -92,6 +96,23 @@ impl Journal {
     /// Whether there is one; if that cannot be told there may be.
     pub fn exists(&self) -> bool {
         self.opened.load(Ordering::Relaxed) || self.path.try_exists().unwrap_or(true)
+    }
+
+    /// When it was written to last, if it is there. Opens nothing.
+    pub fn changed(&self) -> Option<Timestamp> {
+        let changed = |path: &Path| Timestamp::try_from(fs::metadata(path).ok()?.modified().ok()?).ok();
+        changed(&self.path).max(changed(&self.path.with_extension("db-wal")))
+    }
+
+    /// Whether prompts wait in it, for one who has not opened it: nothing is made, written or locked. What cannot be read is
+    /// the business of the backend, which says so when it is up.
+    pub fn waits(&self) -> bool {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let asked = Connection::open_with_flags(&self.path, flags).and_then(|db| {
+            db.busy_timeout(PEEK)?;
+            db.query_row("SELECT EXISTS (SELECT 1 FROM turns WHERE state = 'queued')", [], |row| row.get(0))
+        });
+        asked.unwrap_or(false)
     }
 
     /// One transaction, which counts only if the file still has its name at its end.
