@@ -161,11 +161,6 @@ impl Doorway {
         Ok(OpenDoorway { place, endpoint, keeper })
     }
 
-    /// Where the endpoint record is.
-    pub fn record(&self) -> &Path {
-        &self.names.record
-    }
-
     /// Where the control socket is.
     pub fn socket(&self) -> &Path {
         &self.names.socket

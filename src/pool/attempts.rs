@@ -44,6 +44,13 @@ impl Attempts {
         }
     }
 
+    /// It may not be opened before.
+    pub(super) fn hold_off(&mut self, until: Timestamp, profile: &str) {
+        if let Some(attempt) = self.0.get_mut(profile) {
+            attempt.until = Some(until);
+        }
+    }
+
     /// Its child is gone. What is due at the same instant still was not done, if there was time for it.
     pub(super) fn over(&mut self, now: Timestamp, profile: &str) {
         if self.0.get(profile).is_some_and(|attempt| attempt.due + TIME_ENOUGH <= now) {

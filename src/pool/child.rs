@@ -11,6 +11,7 @@ use tokio::process::{Child as Process, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::log::Log;
+use super::roster::Member;
 use crate::process;
 use crate::runtime::{Endpoint, Role, RuntimeDir};
 use crate::secret::{Token, random_hex};
@@ -155,11 +156,11 @@ impl Nursery {
     }
 
     /// The record of a child that a pool before us started, if it is still that child.
-    pub fn find(&self, profile: &str, pid: u32, start_marker: &str, generation: &str) -> Option<Endpoint> {
-        let endpoint = Endpoint::read(&self.record(profile).ok()?).ok()?;
+    pub fn find(&self, member: &Member) -> Option<Endpoint> {
+        let endpoint = Endpoint::read(&self.record(&member.profile).ok()?).ok()?;
         // A pool that died early did not learn the generation: pid and start marker name one process and no other.
-        let known = generation.is_empty() || endpoint.generation == generation;
-        let same = endpoint.pid == pid && endpoint.start_marker == start_marker && known;
+        let known = member.generation.is_empty() || endpoint.generation == member.generation;
+        let same = endpoint.pid == member.pid && endpoint.start_marker == member.start_marker && known;
         (same && endpoint.is_live()).then(|| self.in_control(endpoint))
     }
 

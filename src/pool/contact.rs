@@ -142,15 +142,15 @@ pub async fn commit(endpoint: &Endpoint, prepared: Prepared) -> Result<(), Word>
 }
 
 /// Becomes the owner of a child whose pool died.
-pub async fn adopt(endpoint: &Endpoint, pid: u32, start_marker: &str) -> bool {
+///
+/// # Errors
+/// It is not to be had now, and why.
+pub async fn adopt(endpoint: &Endpoint, pid: u32, start_marker: &str) -> Result<(), String> {
     let request = Request::Adopt { pid, start_marker: start_marker.to_owned() };
-    // It may not have seen its owner's death yet.
-    for pause in [0, 20, 100, 300] {
-        sleep(Duration::from_millis(pause)).await;
-        let answer = Client::ask(&endpoint.socket, &endpoint.token, &request, STEP_DEADLINE).await;
-        if let Ok((client, Reply::Adopted)) = answer {
-            return client.generation() == endpoint.generation;
-        }
+    match Client::ask(&endpoint.socket, &endpoint.token, &request, STEP_DEADLINE).await {
+        Ok((client, Reply::Adopted)) if client.generation() == endpoint.generation => Ok(()),
+        Ok((_, Reply::Adopted)) => Err("another process answers at its socket".to_owned()),
+        Ok((_, other)) => Err(format!("it answers {}", crate::client::unexpected(&other))),
+        Err(error) => Err(error.to_string()),
     }
-    false
 }

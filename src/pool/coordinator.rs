@@ -51,7 +51,7 @@ impl Coordinator {
         }
     }
 
-    /// A lease for [`Event::Adopted`].
+    /// A lease for [`Event::Found`].
     pub fn fresh_lease(&mut self) -> Lease {
         self.last_lease += 1;
         Lease(self.last_lease)
@@ -139,10 +139,9 @@ impl Coordinator {
                 self.round += 1;
             }
             Event::Close { ticket, profile } => self.close(ticket, &profile, effects),
-            Event::Adopted { lease, profile } => {
+            Event::Found { lease, profile } => {
                 self.last_lease = self.last_lease.max(lease.0);
-                let mut slot = Slot::new(profile, Class::Background, State::Starting, now);
-                slot.become_ready(now);
+                let slot = Slot { found: true, ..Slot::new(profile, Class::Background, State::Starting, now) };
                 self.slots.insert(lease, slot);
             }
             Event::Drain => self.drain(effects),
@@ -224,13 +223,17 @@ impl Coordinator {
     }
 
     fn exited(&mut self, now: Moment, lease: Lease, how: String, effects: &mut Vec<Effect>) {
-        match self.slots.get(&lease).map(|slot| slot.state) {
+        match self.slots.get(&lease).map(|slot| (slot.state, slot.found)) {
             None => return,
-            Some(State::Starting) => return self.unborn(now, lease, how, effects),
-            Some(State::Ready | State::Preparing | State::Committing | State::Stopping) => {}
+            Some((State::Starting, false)) => return self.unborn(now, lease, how, effects),
+            Some(
+                (State::Starting, true) | (State::Ready | State::Preparing | State::Committing | State::Stopping, _),
+            ) => {}
         }
         let Some(slot) = self.slots.remove(&lease) else { return };
         match slot.state {
+            // It left before it was taken over, as an orphan does that has nothing more to do.
+            State::Starting => {}
             // It was told to go, or may have been: the reply is what was lost.
             State::Stopping | State::Committing => self.retire(&slot.profile, effects),
             _ if slot.in_doubt(now) => self.retire(&slot.profile, effects),

@@ -174,8 +174,9 @@ pub enum Event {
         /// Which profile.
         profile: Arc<str>,
     },
-    /// A living child of a dead pool was taken over; this may exceed the limit.
-    Adopted {
+    /// A living child of a dead pool was found: it has a slot, even beyond the limit, until its exit. [`Event::Ready`] follows
+    /// when it is taken over.
+    Found {
         /// From [`super::Coordinator::fresh_lease`].
         lease: Lease,
         /// Which profile.

@@ -12,7 +12,6 @@ use tokio::time::timeout;
 use super::Settings;
 use super::answer::Pool;
 use super::child::Nursery;
-use super::contact;
 use super::roster::Roster;
 use super::service::{Command, Service};
 use crate::clock::Clock;
@@ -56,6 +55,7 @@ pub async fn run(options: Options) -> Result<(), ServeError> {
     let mut signals = Signals::new(false).map_err(|error| internal(&error))?;
     prepare_home(&options.home).map_err(ServeError::Unusable)?;
     let doorway = Doorway::claim(&options.home, Role::Pool)?;
+    let roster = Roster::claim(&options.home)?;
     let listener = doorway.listen()?;
     let identity = Identity { generation: random_hex::<8>().map_err(|error| internal(&error))?, profile: None };
     let token = Token::random().map_err(|error| internal(&error))?;
@@ -74,20 +74,10 @@ pub async fn run(options: Options) -> Result<(), ServeError> {
     };
     let (commands, obeyed) = mpsc::channel(COMMANDS);
     let (report, watched) = watch::channel(PoolReport::default());
-    let roster = Roster::beside(doorway.record());
     let left = roster.read();
     let clock = Clock::system();
     let (mut service, inbox) = Service::new(clock, nursery.clone(), options.limits, roster, obeyed, report);
-    for member in left {
-        let found = nursery.find(&member.profile, member.pid, &member.start_marker, &member.generation);
-        let Some(endpoint) = found else { continue };
-        match contact::adopt(&endpoint, pid, &nursery.start_marker).await {
-            true => service.adopt(Arc::from(member.profile.as_str()), endpoint),
-            false => {
-                tracing::warn!(profile = member.profile, pid = member.pid, "a backend cannot be adopted: left alone")
-            }
-        }
-    }
+    left.into_iter().for_each(|member| service.find(member));
     let pool = Arc::new(Pool {
         identity,
         commands: commands.clone(),

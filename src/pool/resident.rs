@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::sleep;
 
 use super::child::{self, Nursery};
 use super::contact::{self, Prepared, Word};
 use super::memory;
+use super::roster::Member;
 use super::{Lease, Standing};
 use crate::clock::Moment;
 use crate::protocol::{LedgerEntry, Opened};
@@ -19,6 +21,10 @@ use crate::serve::ServeError;
 
 /// An idle orphan is gone within a second; a little more is given.
 const ORPHAN_LEAVES: Duration = Duration::from_millis(1500);
+
+/// Between two tries to adopt a child.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What its tasks tell of a resident.
 pub enum News {
@@ -66,6 +72,7 @@ pub struct Resident {
     pub permit: Option<Box<Prepared>>,
     /// Why it did not come up.
     pub lost: Option<String>,
+    found: bool,
     word: Word,
     heard: Option<Moment>,
     measuring: bool,
@@ -89,18 +96,28 @@ impl Resident {
         resident
     }
 
-    /// Takes over a living child of a dead pool.
-    pub fn adopted(lease: Lease, profile: Arc<str>, endpoint: Endpoint, teller: &Teller) -> Self {
+    /// A living child of a dead pool.
+    pub fn found(lease: Lease, profile: Arc<str>, member: Member, nursery: &Nursery, teller: &Teller) -> Self {
         let mut resident = Self::new(lease, profile, teller);
-        let (pid, start_marker) = (endpoint.pid, endpoint.start_marker.clone());
+        let (pid, start_marker) = (member.pid, member.start_marker.clone());
         resident.process = Some((pid, start_marker.clone()));
-        let teller = teller.clone();
+        resident.found = true;
+        let (telling, nursery) = (teller.clone(), nursery.clone());
         tokio::spawn(async move {
             child::gone(pid, &start_marker).await;
-            let _ = teller.send((lease, News::Exited("it has left".to_owned()))).await;
+            tell(&telling, lease, News::Exited("it has left".to_owned())).await;
         });
-        resident.up(endpoint);
+        let telling = teller.clone();
+        resident.keep(tokio::spawn(async move {
+            let endpoint = take_over(&nursery, &member).await;
+            tell(&telling, lease, News::Up(Box::new(endpoint))).await;
+        }));
         resident
+    }
+
+    /// Whether a pool before us started it and it is not taken over yet.
+    pub fn is_left(&self) -> bool {
+        self.found && self.endpoint.is_none()
     }
 
     fn new(lease: Lease, profile: Arc<str>, teller: &Teller) -> Self {
@@ -112,6 +129,7 @@ impl Resident {
             endpoint: None,
             permit: None,
             lost: None,
+            found: false,
             word: Word::unknown(),
             heard: None,
             measuring: false,
@@ -244,6 +262,26 @@ impl Resident {
             port: endpoint.port,
             version: endpoint.version,
         })
+    }
+}
+
+/// Becomes the owner of a child that a pool before us started, as soon as it can be: it may not have come up yet, may not have
+/// seen its owner's death, may be stopped. Whatever happens, its exit is seen.
+async fn take_over(nursery: &Nursery, member: &Member) -> Endpoint {
+    let (mut pause, mut told) = (FIRST_PAUSE, false);
+    loop {
+        let why = match nursery.find(member) {
+            None => "it has no endpoint record".to_owned(),
+            Some(endpoint) => match contact::adopt(&endpoint, nursery.pid, &nursery.start_marker).await {
+                Ok(()) => return endpoint,
+                Err(why) => why,
+            },
+        };
+        if pause == LONGEST_PAUSE && !std::mem::replace(&mut told, true) {
+            tracing::warn!(profile = member.profile, pid = member.pid, why, "a backend cannot be adopted yet");
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -1,13 +1,20 @@
 //! Which children a pool has, on disk, so that the next one can adopt those that outlive it. Nothing in it is believed by
 //! itself: a child must have the same pid, start marker and generation in its own record, and take its own token.
+//!
+//! It lies in the home, where no cleaner of temporary files comes, and under a lock: one pool a home, whatever its runtime
+//! directory.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{Flock, OFlag};
 use serde::{Deserialize, Serialize};
+
+use crate::doorway::DoorwayError;
+use crate::runtime::{LockError, lock_file};
 
 /// A longer file is none of ours.
 const MAX_FILE: u64 = 256 * 1024;
@@ -25,17 +32,42 @@ pub struct Member {
     pub generation: String,
 }
 
-/// The file. Written only under the pool's lock.
+/// So often, and so long apart, the lock is tried again: a killed pool that the kernel still takes apart has it, too.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+/// The file, and its lock.
 #[derive(Debug)]
 pub struct Roster {
     path: PathBuf,
-    written: Vec<Member>,
+    /// What is on disk, as far as known.
+    written: Option<Vec<Member>>,
+    failed: bool,
+    _lock: Flock<File>,
 }
 
 impl Roster {
-    /// The roster beside a pool's endpoint record.
-    pub fn beside(record: &Path) -> Self {
-        Self { path: record.with_extension("roster"), written: Vec::new() }
+    /// The roster of a home, which no other pool has then.
+    ///
+    /// # Errors
+    /// Another pool has it, or it cannot be had.
+    pub fn claim(home: &Path) -> Result<Self, DoorwayError> {
+        let lock = home.join(".pool.lock");
+        for _ in 0..LOCK_TRIES {
+            match lock_file(&lock) {
+                Ok(lock) => {
+                    return Ok(Self { path: home.join(".pool.json"), written: None, failed: false, _lock: lock });
+                }
+                Err(LockError::Held) => std::thread::sleep(LOCK_PAUSE),
+                Err(LockError::Io(error)) => {
+                    return Err(DoorwayError::Unusable(format!("{} cannot be locked: {error}", lock.display())));
+                }
+            }
+        }
+        let home = home.display();
+        let message =
+            format!("{home} has a pool already, with another runtime directory: use that one, or stop it first");
+        Err(DoorwayError::Taken(message))
     }
 
     /// Whom the pool before us had. A file that cannot be used names nobody.
@@ -52,17 +84,20 @@ impl Roster {
 
     /// Writes who is up now, if that has changed.
     pub fn write(&mut self, members: Vec<Member>) {
-        if members == self.written {
+        if self.written.as_ref() == Some(&members) {
             return;
         }
-        if let Err(error) = self.replace(&members) {
-            tracing::warn!(path = %self.path.display(), %error, "the roster cannot be written: who outlives this pool is not adopted");
+        match self.replace(&members) {
+            Ok(()) => (self.written, self.failed) = (Some(members), false),
+            Err(error) if !std::mem::replace(&mut self.failed, true) => {
+                tracing::warn!(path = %self.path.display(), %error, "the roster cannot be written: who outlives this pool is not adopted");
+            }
+            Err(_) => {}
         }
-        self.written = members;
     }
 
     fn replace(&self, members: &[Member]) -> io::Result<()> {
-        let temporary = self.path.with_extension("roster.tmp");
+        let temporary = self.path.with_extension("json.tmp");
         let _ = fs::remove_file(&temporary);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(&serde_json::to_vec(members)?)?;
@@ -82,12 +117,13 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_garbage_names_nobody() {
         let folder = tempfile::tempdir().unwrap();
-        let mut roster = Roster::beside(&folder.path().join("x.json"));
+        let mut roster = Roster::claim(folder.path()).unwrap();
+        assert!(matches!(Roster::claim(folder.path()), Err(DoorwayError::Taken(_))));
         assert_eq!(roster.read(), []);
         let member = Member { profile: "p".into(), pid: 7, start_marker: "linux:1".into(), generation: "g".into() };
         roster.write(vec![member.clone()]);
         assert_eq!(roster.read(), [member]);
-        fs::write(folder.path().join("x.roster"), "[{").unwrap();
+        fs::write(folder.path().join(".pool.json"), "[{").unwrap();
         assert_eq!(roster.read(), []);
     }
 }

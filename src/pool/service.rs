@@ -11,13 +11,13 @@ use super::attempts::Attempts;
 use super::child::Nursery;
 use super::due::{self, NextDue};
 use super::resident::{News, Resident, Teller};
-use super::roster::Roster;
+use super::roster::{Member, Roster};
 use super::waiter::{Outcome, Waiter};
-use super::{Coordinator, Effect, Event, Lease, Settings, Ticket};
+use super::{Coordinator, Denial, Effect, Event, Lease, Settings, Ticket};
 use crate::clock::{Clock, Moment};
 use crate::cron::alarm;
+use crate::process;
 use crate::protocol::{Class, Fault, FaultKind, PoolReport};
-use crate::runtime::Endpoint;
 
 /// So much before its job is due a profile is opened.
 pub(super) const LEAD: Duration = Duration::from_millis(500);
@@ -138,14 +138,16 @@ impl Service {
         (service, Inbox { commands, withdrawn, withdraw, news, due })
     }
 
-    /// Takes over a living child of the pool before us.
-    pub fn adopt(&mut self, profile: Arc<str>, endpoint: Endpoint) {
-        let lease = self.coordinator.fresh_lease();
-        tracing::info!(profile = &*profile, pid = endpoint.pid, "a backend of the pool before this one was adopted");
-        let resident = Resident::adopted(lease, Arc::clone(&profile), endpoint, &self.teller);
+    /// A child of the pool before us: it has a slot from now on, and is ours as soon as it can be taken over.
+    pub fn find(&mut self, member: Member) {
+        if !process::alive(member.pid, &member.start_marker) {
+            return;
+        }
+        let (lease, profile) = (self.coordinator.fresh_lease(), Arc::from(member.profile.as_str()));
+        tracing::info!(profile = &*profile, pid = member.pid, "a backend of the pool before this one lives");
+        let resident = Resident::found(lease, Arc::clone(&profile), member, &self.nursery, &self.teller);
         self.residents.insert(lease, resident);
-        self.happen(Event::Adopted { lease, profile });
-        self.settle();
+        self.happen(Event::Found { lease, profile });
     }
 
     /// Runs until there is nobody left after [`Command::Drain`].
@@ -215,7 +217,10 @@ impl Service {
                 self.happen(Event::Touch { profile });
                 let _ = done.send(up);
             }
-            Command::Drain => self.happen(Event::Drain),
+            Command::Drain => {
+                self.happen(Event::Drain);
+                self.leave_alone();
+            }
             Command::EndAll => {
                 self.happen(Event::Drain);
                 for resident in self.residents.values() {
@@ -223,6 +228,16 @@ impl Service {
                     resident.end();
                 }
             }
+        }
+    }
+
+    /// Who could not be taken over yet is none of ours: it finishes, and leaves by itself.
+    fn leave_alone(&mut self) {
+        let left: Vec<Lease> =
+            self.residents.iter().filter(|(_, resident)| resident.is_left()).map(|(lease, _)| *lease).collect();
+        for lease in left {
+            self.residents.remove(&lease);
+            self.happen(Event::Exited { lease, how: "it was left alone".to_owned() });
         }
     }
 
@@ -357,7 +372,12 @@ impl Service {
             Effect::Denied { ticket, denial } => {
                 if let Some(profile) = self.opening.get(&ticket) {
                     tracing::warn!(profile = &**profile, ?denial, "a profile cannot be opened for its job");
-                    self.attempts.failed(self.clock.wall(), profile);
+                    let now = self.clock.wall();
+                    match denial {
+                        // It crashed just now.
+                        Denial::BackingOff { remaining } => self.attempts.hold_off(now + remaining, profile),
+                        _ => self.attempts.failed(now, profile),
+                    }
                 }
                 let fault = self.fault(ticket, denial);
                 self.answer(ticket, Err(fault));

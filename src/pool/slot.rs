@@ -43,6 +43,8 @@ pub(super) struct Slot {
     /// The class it was granted with, for good: the reserve counts by it.
     pub(super) class: Class,
     pub(super) state: State,
+    /// A pool before us started it.
+    pub(super) found: bool,
     pub(super) born: Moment,
     /// The last grant or touch: the order of going.
     pub(super) used: Moment,
@@ -71,6 +73,7 @@ impl Slot {
             profile,
             class,
             state,
+            found: false,
             born: now,
             used: now,
             quiet: now,

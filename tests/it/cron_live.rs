@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Child, Home, NeverIdle, Opts, SOON, TOKEN, WAITING_SCRIPT, busy, due, files_ending, gone, home_with_waiting_job,
-    idle, instant, iso_from_now, job, kill_pid, mode, private_dir, wait_until,
+    idle, instant, iso_from_now, job, kill_pid, locked, mode, private_dir, wait_until,
 };
 
 fn now() -> jiff::Timestamp {
@@ -634,8 +634,7 @@ fn a_lock_that_somebody_else_holds_does_not_hold_up_the_exit() {
     let home = home_with_waiting_job("job");
     let mut child = Child::spawn(&home, &Opts::desktop());
     child.wait_busy("cron:job");
-    let lock = fs::OpenOptions::new().append(true).create(true).open(home.file("cron/.jobs.lock")).unwrap();
-    let lock = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let lock = locked(&home.file("cron/.jobs.lock"));
     home.touch("release");
     wait_until("the script to end", SOON, || gone(home.pid_in("pid")));
     let begun = std::time::Instant::now();

@@ -28,7 +28,7 @@ impl Pool {
         Self::start_with(home, args, &[])
     }
 
-    fn start_with(home: &Home, args: &[&str], env: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_with(home: &Home, args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hermes"));
         command.arg("pool").args(args);
         home.environment(&mut command);
@@ -69,7 +69,7 @@ impl Pool {
     }
 
     /// Opens, and waits until the pool has heard that it is idle.
-    fn open_idle(&self, profile: &str) -> u32 {
+    pub(crate) fn open_idle(&self, profile: &str) -> u32 {
         let pid = self.open(profile);
         wait_until("an idle resident", SOON, || self.slot(profile)["idle"] == true);
         pid
@@ -83,11 +83,11 @@ impl Pool {
         self.home.ctl(&[&["open"], args].concat()).spawn().unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).unwrap();
     }
 
-    fn wait_exit(&mut self) -> Option<i32> {
+    pub(crate) fn wait_exit(&mut self) -> Option<i32> {
         let mut code = None;
         wait_until("the pool to leave", SOON, || {
             code = self.process.try_wait().unwrap();
@@ -109,7 +109,7 @@ pub(crate) fn log_of(home: &Home) -> String {
 }
 
 /// A profile whose job, due at once, runs until the file `release` appears in its home.
-fn with_waiting_job(home: &Home, profile: &str) {
+pub(crate) fn with_waiting_job(home: &Home, profile: &str) {
     let own = home.file(&format!("profiles/{profile}"));
     fs::create_dir_all(&own).unwrap();
     write_script_in(&own, "wait.sh", WAITING_SCRIPT);
@@ -117,7 +117,7 @@ fn with_waiting_job(home: &Home, profile: &str) {
     write_jobs_in(&own, &json!({"jobs": [due], "updated_at": iso_from_now(0)}).to_string());
 }
 
-fn release(home: &Home, profile: &str) {
+pub(crate) fn release(home: &Home, profile: &str) {
     home.touch(&format!("profiles/{profile}/release"));
 }
 

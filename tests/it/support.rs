@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -225,6 +226,12 @@ pub(crate) fn job(id: &str, minutes: u64, script: &str, next_run_at: &str) -> Va
 /// An hourly job that has been due for a few seconds.
 pub(crate) fn due(id: &str, script: &str) -> Value {
     job(id, 60, script, &iso_from_now(-5))
+}
+
+/// A file that somebody else has locked, until this is dropped.
+pub(crate) fn locked(path: &Path) -> Flock<fs::File> {
+    let file = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error).unwrap()
 }
 
 /// A time, so many seconds from now, as the model writes times.

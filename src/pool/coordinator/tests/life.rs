@@ -143,10 +143,23 @@ fn who_was_adopted_may_be_too_many_and_goes_by_proof_alone() {
     let mut pool = Pool::of(1);
     let leases: Vec<Lease> = (0..2).map(|_| pool.coordinator.fresh_lease()).collect();
     for (lease, profile) in leases.iter().zip(["a", "b"]) {
-        pool.on(Event::Adopted { lease: *lease, profile: profile.into() });
+        pool.on(Event::Found { lease: *lease, profile: profile.into() });
+        pool.on(Event::Ready { lease: *lease });
     }
     assert_eq!(pool.on(Event::Heard { lease: leases[0], standing: busy() }), []);
     assert_eq!(pool.on(Event::Heard { lease: leases[1], standing: idle() }), [Effect::Prepare { lease: leases[1] }]);
+}
+
+#[test]
+fn who_is_found_and_cannot_be_taken_over_has_its_slot_until_its_exit() {
+    let mut pool = Pool::of(1);
+    let lease = pool.coordinator.fresh_lease();
+    pool.on(Event::Found { lease, profile: "a".into() });
+    assert_eq!(pool.open(1, "b", Class::Foreground), [], "the house is full");
+    assert_eq!(pool.open(2, "a", Class::Foreground), [], "it is not ready, and no second one is started");
+    let effects = pool.on(Event::Exited { lease, how: "it has left".to_owned() });
+    assert!(matches!(&effects[..], [Effect::Spawn { profile, .. }] if &**profile == "b"), "{effects:?}");
+    assert_eq!(pool.coordinator.queue.len(), 2, "nobody is told that it did not start");
 }
 
 #[test]
