@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use jiff::tz::TimeZone;
@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::render::{print, table};
-use super::target::{Target, children};
+use super::target::{Target, children, records};
 use crate::clock::Clock;
 use crate::cron::edit::{Change, EditError, NewJob};
 use crate::cron::store::Store;
 use crate::cron::zone::configured_zone;
 use crate::error::Exit;
+use crate::runtime::Endpoint;
 
 /// So much of the history's end is read.
 const HISTORY: u64 = 256 * 1024;
@@ -142,8 +143,12 @@ impl Cron {
                     paused: add.paused,
                 };
                 home.show(&home.store.add(&job, now, &home.zone).map_err(failure)?)?;
+                home.say_what_is_missing(job.script.as_deref());
             }
-            Verb::Run { job } => home.show(&change(&job, Change::Trigger)?)?,
+            Verb::Run { job } => {
+                home.show(&change(&job, Change::Trigger)?)?;
+                home.say_what_is_missing(None);
+            }
             Verb::Pause { job, reason } => home.show(&change(&job, Change::Pause { reason })?)?,
             Verb::Resume { job } => home.show(&change(&job, Change::Resume)?)?,
             Verb::Remove { job } => print(&format!("removed  {}\n", change(&job, Change::Remove)?)),
@@ -220,6 +225,27 @@ impl Home {
             None => eprintln!("hermesctl: {id} is not in the file any more: somebody else has removed it"),
         }
         Ok(())
+    }
+
+    /// What is on disk may still not run.
+    fn say_what_is_missing(&self, script: Option<&str>) {
+        if let Some(script) =
+            script.map(|script| self.folder.join("scripts").join(script)).filter(|path| !path.exists())
+        {
+            eprintln!("hermesctl: there is no {} yet: the job needs it", script.display());
+        }
+        let home = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
+        let served = |record: &Endpoint| {
+            let own = Path::new(&record.home);
+            // A pool opens the homes of its profiles in time.
+            own == home || (record.kind.is_some() && home.parent() == Some(&own.join("profiles")))
+        };
+        if records().is_ok_and(|records| !records.live.iter().any(served)) {
+            eprintln!(
+                "hermesctl: nobody serves {} now: its jobs run once a pool or a backend does; another home has its own (--profile)",
+                self.folder.display()
+            );
+        }
     }
 
     fn history(&self, job: Option<&str>, limit: usize, as_json: bool) -> Result<Exit, Failure> {

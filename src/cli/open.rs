@@ -27,7 +27,7 @@ const SPOKEN_OF: Duration = Duration::from_millis(100);
 /// Have a profile's backend up. A full pool makes room by proof, or says who is in the way and waits.
 #[derive(Debug, Args)]
 pub struct Open {
-    /// The profile; default is the home without one.
+    /// The profile. The home itself goes by the name `default`.
     #[arg(value_name = "PROFILE")]
     profile: Option<String>,
     /// Nobody waits for it: whoever waits in the foreground goes first.
@@ -44,7 +44,7 @@ pub struct Open {
 /// Retire a profile's backend, if it proves idle.
 #[derive(Debug, Args)]
 pub struct Close {
-    /// The profile; default is the home without one.
+    /// The profile. The home itself goes by the name `default`.
     #[arg(value_name = "PROFILE")]
     profile: Option<String>,
     /// Print one JSON object.

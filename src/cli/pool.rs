@@ -10,7 +10,7 @@ use super::size;
 use super::target::{Peer, Target};
 use crate::client::{Client, unexpected};
 use crate::error::Exit;
-use crate::protocol::{Event, PoolReport, PoolSlot, Reply, Request, SlotState};
+use crate::protocol::{Event, PoolReport, PoolSlot, Reply, Request, SlotState, Verdict};
 use crate::span;
 
 /// Show the pool: every slot, who holds it and why, and who waits.
@@ -89,7 +89,10 @@ fn show(peer: &Peer, client: &Client, report: PoolReport, json: bool) {
 fn text(report: &PoolReport) -> String {
     let budget = report.memory_budget.map_or_else(String::new, |bytes| format!(", {} at most", size::shown(bytes)));
     let stops = if report.draining { "; it stops: nothing more is opened" } else { "" };
-    let mut text = format!("{} of {} slots taken{budget}{stops}\n", report.slots.len(), report.max);
+    let surplus = report.slots.len().saturating_sub(usize::try_from(report.max).unwrap_or(usize::MAX));
+    let surplus =
+        if surplus > 0 { format!("; {surplus} too many, which go as they prove idle") } else { String::new() };
+    let mut text = format!("{} of {} slots taken{budget}{surplus}{stops}\n", report.slots.len(), report.max);
     if !report.slots.is_empty() {
         let mut rows =
             vec![["STATE", "SLOT", "PROFILE", "PID", "AGE", "UNUSED", "MEMORY", "WHY"].map(str::to_owned).to_vec()];
@@ -114,7 +117,10 @@ fn text(report: &PoolReport) -> String {
 
 fn row(place: usize, slot: &PoolSlot) -> Vec<String> {
     let state = match slot.state {
-        SlotState::Ready => state_of(Exit::from(&slot.verdict)),
+        SlotState::Ready => match slot.verdict {
+            Verdict::AwaitingHumanInput => "waiting",
+            _ => state_of(Exit::from(&slot.verdict)),
+        },
         state => state.name(),
     };
     vec![

@@ -38,7 +38,7 @@ pub struct Retire {
     /// Wait until it is idle; it works on meanwhile.
     #[arg(long, conflicts_with = "force")]
     when_idle: bool,
-    /// Wait at most so long (500ms, 3s, 2m): for it to be idle, or to leave.
+    /// With --when-idle: wait at most so long (500ms, 3s, 2m) for it to be idle; else: for one that is idle to leave.
     #[arg(long, value_name = "DUR", value_parser = span::parse)]
     timeout: Option<Duration>,
     /// End it with whatever it is doing. Asks for the profile's name on a terminal.
@@ -211,7 +211,7 @@ fn confirm(name: &str, pid: u32) -> Result<(), Failure> {
 
 fn holders(refusal: &Refusal) -> String {
     if refusal.retiring {
-        return "another retirement is under way".to_owned();
+        return "another retirement, whose permit ends within 30 s unless it is committed".to_owned();
     }
     let each = refusal.holders.iter();
     let mut each: Vec<String> = each

@@ -78,6 +78,9 @@ impl Log {
             print(&format!("{}\n", view::reply(&reply, client.generation()).1));
             return Ok(Exit::Idle);
         }
+        if turns.is_empty() {
+            eprintln!("hermesctl: no turns there: see hermesctl sessions");
+        }
         for turn in turns {
             let when = turn.ended_at.as_ref().or(turn.started_at.as_ref()).unwrap_or(&turn.queued_at);
             print(&format!("turn {}  {}  {when}\n> {}\n", turn.turn, turn.state.name(), turn.prompt.trim()));

@@ -330,7 +330,8 @@ pub fn children() -> Result<Records, Failure> {
     Ok(records)
 }
 
-fn records() -> Result<Records, Failure> {
+/// Every record, those of pools among them.
+pub fn records() -> Result<Records, Failure> {
     let path = RuntimeDir::locate(&|name| std::env::var_os(name));
     let mut records = Records::default();
     let dir = match RuntimeDir::open(&path) {
@@ -355,10 +356,11 @@ fn one_of(found: Records, token: Option<Token>, none: &str) -> Result<Peer, Fail
         (0, Some(error)) => Err(Failure::new(Exit::Indeterminate, error.to_string())),
         (1, _) => live.pop().map(|child| Peer::found(child, token)).ok_or_else(|| Failure::usage(none)),
         _ => {
-            let pids: Vec<String> = live.iter().map(|child| child.pid.to_string()).collect();
+            let named =
+                |child: &Endpoint| format!("{} pid {}", child.profile.as_deref().unwrap_or("default"), child.pid);
             Err(Failure::usage(format!(
-                "several backends fit (pids {}): name one by profile or --pid, or ask --all",
-                pids.join(", ")
+                "several backends fit ({}): name one by profile or --pid",
+                live.iter().map(named).collect::<Vec<_>>().join(", ")
             )))
         }
     }

@@ -26,7 +26,7 @@ pub enum EditError {
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     /// No such job.
-    #[error("no job has the id or name {0:?}: see hermesctl cron list --all")]
+    #[error("no job has the id or name {0:?}: see hermesctl cron list --all, with --profile for those of another home")]
     NoJob(String),
     /// Several jobs of one name.
     #[error("several jobs are called {0:?}: name one by its id ({1})")]

@@ -56,7 +56,11 @@ impl Pool {
     async fn answer(&self, request: Request, place: Option<Place>) -> Result<Outcome, Fault> {
         let reply = match request {
             Request::Health => Reply::Health(Health { version: crate::VERSION.to_owned() }),
-            Request::Pool => Reply::Pool(self.report.borrow().clone()),
+            Request::Pool => {
+                let (done, now) = oneshot::channel();
+                self.tell(Command::Report { done }).await?;
+                Reply::Pool(now.await.map_err(|_| over())?)
+            }
             Request::WatchPool => {
                 let (told, feed) = mpsc::channel(1);
                 tokio::spawn(waiter::watch(told, self.report.clone()));

@@ -54,6 +54,11 @@ pub enum Command {
         /// The pool after that.
         done: oneshot::Sender<PoolReport>,
     },
+    /// Tell the pool as it is now.
+    Report {
+        /// Whoever asks.
+        done: oneshot::Sender<PoolReport>,
+    },
     /// A profile is in use.
     Touch {
         /// The profile.
@@ -156,6 +161,8 @@ impl Service {
         loop {
             tokio::select! {
                 command = inbox.commands.recv() => match command {
+                    // A look changes nothing, so nobody else is told.
+                    Some(Command::Report { done }) => { self.look(done); continue }
                     Some(command) => self.obey(command, &inbox.withdraw),
                     None => return,
                 },
@@ -193,6 +200,12 @@ impl Service {
         self.residents.values_mut().for_each(Resident::measure);
     }
 
+    /// What memory is taken is measured meanwhile, for the next look.
+    fn look(&mut self, done: oneshot::Sender<PoolReport>) {
+        let _ = done.send(self.told());
+        self.measure_all();
+    }
+
     fn obey(&mut self, command: Command, withdraw: &mpsc::Sender<Ticket>) {
         match command {
             Command::Open { profile, class, timeout, waiter } => {
@@ -212,6 +225,7 @@ impl Service {
                 self.happen(Event::Limit { max: self.limits.max, budget: self.limits.budget });
                 let _ = done.send(self.told());
             }
+            Command::Report { done } => self.look(done),
             Command::Touch { profile, done } => {
                 let up = self.residents.values().any(|resident| resident.profile == profile);
                 self.happen(Event::Touch { profile });

@@ -83,7 +83,12 @@ impl Service {
             Some(Member { profile, pid, start_marker, generation: generation.unwrap_or_default() })
         });
         self.roster.write(members.collect());
-        self.report.send_replace(self.told());
+        let now = self.told();
+        self.report.send_if_modified(|before| {
+            let differs = timeless(before) != timeless(&now);
+            *before = now;
+            differs
+        });
     }
 
     fn is_up(&self, profile: &str) -> bool {
@@ -173,6 +178,17 @@ impl Service {
     }
 }
 
+/// What makes a report another one: not that time has passed, nor that memory is a little more or less.
+fn timeless(report: &PoolReport) -> PoolReport {
+    let mut report = report.clone();
+    for slot in &mut report.slots {
+        (slot.age_ms, slot.unused_ms, slot.memory) = (0, 0, slot.memory.map(|_| 0));
+        slot.holders.iter_mut().for_each(|holder| holder.age_ms = 0);
+    }
+    report.queue.iter_mut().for_each(|waiter| waiter.waited_ms = 0);
+    report
+}
+
 fn whole(span: Duration) -> u64 {
     span.as_secs().max(1)
 }
@@ -195,7 +211,7 @@ pub fn in_the_way_of(slot: &PoolSlot) -> String {
                 };
                 format!("{name} waits for your answer for {age}{more} ({answer})")
             }
-            ledger => format!("{name}: {} {}, {age}{more}", ledger.name(), entry.id),
+            ledger => format!("{name}: {} {}, {age} ({}){more}", ledger.name(), entry.id, entry.why),
         }
     });
     oldest.unwrap_or_else(|| match (slot.state, slot.verdict.idle()) {

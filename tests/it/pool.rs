@@ -371,6 +371,27 @@ fn limits_change_and_nobody_is_stopped_without_proof_for_that() {
 }
 
 #[test]
+fn a_look_is_of_now_and_tells_nobody_else() {
+    let home = Home::new();
+    let pool = Pool::start(&home, &[]);
+    pool.open_idle("p");
+    wait_until("its memory to be measured", SOON, || pool.slot("p")["memory"].is_u64());
+    let told = fs::File::create(home.root().join("told")).unwrap();
+    let mut watch = home.ctl(&["pool", "--watch", "--json"]).stdout(told).spawn().unwrap();
+    let lines = || fs::read_to_string(home.root().join("told")).unwrap().lines().count();
+    wait_until("the first report", SOON, || lines() == 1);
+    let age = || pool.slot("p")["age_ms"].as_u64().unwrap();
+    let first = age();
+    for _ in 0..20 {
+        age();
+    }
+    assert!(age() > first, "it grows older while nothing happens");
+    assert_eq!(lines(), 1, "nothing has changed");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+}
+
+#[test]
 fn mistakes_are_told_apart() {
     let home = Home::new();
     let none = hermesctl(&home, &["open", "p"]);
