@@ -78,7 +78,34 @@ struct World {
     drained: bool,
 }
 
+impl Child {
+    fn of(profile: Arc<str>) -> Self {
+        let last_said = Standing::unknown();
+        Self { profile, up: false, busy: false, frozen: false, committed: false, told_to_stop: false, last_said }
+    }
+}
+
 impl World {
+    /// A world in which a pool before ours left so many children.
+    fn with(heirs: usize) -> Self {
+        let mut world = Self::new();
+        for (place, profile) in PROFILES.iter().take(heirs).enumerate() {
+            let (lease, profile) = (world.pool.coordinator.fresh_lease(), Arc::<str>::from(*profile));
+            let child = Child { busy: place % 2 == 0, ..Child::of(Arc::clone(&profile)) };
+            world.children.insert(lease, child);
+            world.highest = world.highest.max(heirs);
+            world.on_found(lease, profile);
+        }
+        world
+    }
+
+    fn on_found(&mut self, lease: Lease, profile: Arc<str>) {
+        // Whether it is taken over, or leaves before, is as open as whether one that is started comes up.
+        self.asked.push_back(Effect::Spawn { lease, profile: Arc::clone(&profile) });
+        let effects = self.pool.on(Event::Found { lease, profile });
+        assert_eq!(effects, [], "it has a slot, and nothing is asked of it");
+    }
+
     fn new() -> Self {
         Self {
             pool: Pool::of(2),
@@ -266,15 +293,7 @@ impl World {
                 });
                 let restart = !self.retired.contains(profile);
                 assert!(wanted || restart, "a retired profile comes back for a person or a job only");
-                let child = Child {
-                    profile: profile.clone(),
-                    up: false,
-                    busy: false,
-                    frozen: false,
-                    committed: false,
-                    told_to_stop: false,
-                    last_said: Standing::unknown(),
-                };
+                let child = Child::of(profile.clone());
                 assert!(self.children.insert(*lease, child).is_none(), "a lease is never given twice");
             }
             Effect::Prepare { lease } => {
@@ -350,8 +369,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_life_of_a_pool_ends_work_loses_a_slot_or_forgets_a_waiter(steps in steps()) {
-        let mut world = World::new();
+    fn no_life_of_a_pool_ends_work_loses_a_slot_or_forgets_a_waiter(heirs in 0..=4_usize, steps in steps()) {
+        let mut world = World::with(heirs);
         for step in steps {
             world.step(step);
         }
