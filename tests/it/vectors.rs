@@ -283,14 +283,16 @@ fn turn(state: TurnState) -> TurnReport {
 use Direction::{FromBackend, ToBackend};
 
 /// Bytes that decode, and that no encoder writes: a number in more bytes than it needs.
-const LENIENT: [(&str, Direction, &str); 3] = [
+const LENIENT: [(&str, Direction, &str); 5] = [
     ("a variant in three bytes", ToBackend, "fb0200"),
     ("a number in nine bytes", ToBackend, "0bfd0900000000000000"),
     ("a length in three bytes", ToBackend, "13fb010073"),
+    ("a verdict in three bytes", FromBackend, "02616203fb0000"),
+    ("a reply in five bytes", FromBackend, "026162fc0300000000"),
 ];
 
 /// Bytes that are no message, each for a reason of its own.
-const REFUSED: [(&str, Direction, &str); 33] = [
+const REFUSED: [(&str, Direction, &str); 42] = [
     ("nothing at all", ToBackend, ""),
     ("a byte behind the message", ToBackend, "0200"),
     ("a second message behind the message", ToBackend, "0202"),
@@ -324,6 +326,19 @@ const REFUSED: [(&str, Direction, &str); 33] = [
     ("a verdict that nobody knows", FromBackend, "0261620305"),
     ("an idle verdict and more", FromBackend, "026162030000"),
     ("a list that no memory holds", FromBackend, "0261620dfdffffffffffffffff"),
+    ("a reply of 64 bits", FromBackend, "026162fd030000000000000000"),
+    ("a verdict of 64 bits", FromBackend, "02616203fd0000000000000000"),
+    ("a pid of 64 bits", FromBackend, "02616201010130fd671200000000000000"),
+    (
+        "a port of 32 bits",
+        FromBackend,
+        "0261620907fb6712076c696e75783a39026162010170022f68092f722f702e736f636b01fc901f00000130",
+    ),
+    ("a profile that is neither", FromBackend, "02616201010130fb671202"),
+    ("a flag that is neither", FromBackend, "0261620c02"),
+    ("a version that is no UTF-8", FromBackend, "0261620201ff"),
+    ("a generation that is no UTF-8", FromBackend, "01ff0300"),
+    ("a generation longer than its message", FromBackend, "0561620300"),
 ];
 
 /// Headers of frames that are refused before a byte of their payload has come.
