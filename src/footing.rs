@@ -59,6 +59,16 @@ impl Signals {
         })
     }
 
+    /// The next that somebody gave on purpose: a terminal that closes may send more than one hangup.
+    pub async fn next_order(&mut self) -> &'static str {
+        loop {
+            match self.next().await {
+                "SIGHUP" => {}
+                order => return order,
+            }
+        }
+    }
+
     /// The next one.
     pub async fn next(&mut self) -> &'static str {
         loop {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
-pub use lock::{Lock, LockError, lock_file};
+pub use lock::{Lock, LockError, lock_file, lock_soon};
 pub use record::{Endpoint, Found, RecordError, is_socket};
 
 use crate::secret::hex;

@@ -134,6 +134,13 @@ pub async fn run(mut settings: Settings) -> Result<(), ServeError> {
         strays: strays.clone(),
         places: Arc::new(Semaphore::new(door::lasting())),
     });
+    backend.turns.recover().await;
+    if owner::is_gone(&settings.owner) {
+        // Nobody counts it: what was accepted is run, and nothing new is begun.
+        tracing::warn!("the owner is gone already: nothing new is admitted");
+        backend.proof.ledgers().fence().close();
+        backend.lifecycle.set_owner(Owner::Lost);
+    }
     // Before the doors answer anybody: what is due, or survived a dead predecessor, is in its ledger by then.
     let report = Arc::clone(&backend.ticker);
     let ticker = Ticker::start(
@@ -145,7 +152,6 @@ pub async fn run(mut settings: Settings) -> Result<(), ServeError> {
         strays.clone(),
         backend.turns.clone(),
     );
-    backend.turns.recover().await;
     ticker.first_scan().await;
 
     let tokens = Arc::new(settings.tokens.clone());

@@ -110,7 +110,7 @@ fn text(report: &PoolReport) -> String {
         text.push_str(&table(&rows));
     }
     for due in &report.due {
-        text.push_str(&format!("cron   {} is opened for its job at {}\n", due.profile, due.at));
+        text.push_str(&format!("due    {} is opened for what is due there at {}\n", due.profile, due.at));
     }
     text
 }
@@ -137,10 +137,9 @@ fn row(place: usize, slot: &PoolSlot) -> Vec<String> {
 
 fn why(slot: &PoolSlot) -> String {
     match (slot.state, slot.verdict.idle()) {
-        (SlotState::Ready, Some(true)) | (SlotState::Starting | SlotState::Retiring | SlotState::Stopping, _) => {
-            String::new()
-        }
-        (SlotState::Ready, _) => {
+        (SlotState::Ready, Some(true)) | (SlotState::Retiring | SlotState::Stopping, _) => String::new(),
+        (SlotState::Starting, _) if slot.holders.is_empty() => String::new(),
+        (SlotState::Ready | SlotState::Starting, _) => {
             let whole = crate::pool::in_the_way_of(slot);
             whole.strip_prefix(&slot.profile).unwrap_or(&whole).trim_start_matches([':', ' ']).to_owned()
         }

@@ -1,6 +1,6 @@
 //! What a look at the jobs says: which are due, what must be put right first, and when to look again.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use jiff::tz::{Offset, TimeZone};
@@ -75,6 +75,8 @@ pub struct Plan {
     pub due: Vec<Due>,
     /// When to look again; `None` if nothing is scheduled.
     pub next_wake: Option<Timestamp>,
+    /// Every instant at which a job is, was or may be due, by itself.
+    pub instants: BTreeSet<Timestamp>,
     /// What must be put right.
     pub repairs: Vec<Repair>,
     /// What cannot be used.
@@ -109,6 +111,7 @@ impl Plan {
     }
 
     fn wake(&mut self, at: Timestamp) {
+        self.instants.insert(at);
         self.next_wake = Some(self.next_wake.map_or(at, |sooner| sooner.min(at)));
     }
 
@@ -162,7 +165,7 @@ impl Plan {
                     reason: "It was dispatched and no result was ever recorded; it is not run again.".to_owned(),
                 }),
                 (false, true) => self.retire(id, now, &job.schedule),
-                (false, false) => self.due.push(Due { id, scheduled_for: due, kind: "on_time" }),
+                (false, false) => self.is_due(id, due, "on_time"),
             };
         }
         if !job.manual && !names(&job.schedule, text, due, zone) {
@@ -174,7 +177,12 @@ impl Plan {
             late if late > LATE => "late",
             _ => "on_time",
         };
-        self.due.push(Due { id, scheduled_for: due, kind });
+        self.is_due(id, due, kind);
+    }
+
+    fn is_due(&mut self, id: String, scheduled_for: Timestamp, kind: &'static str) {
+        self.instants.insert(scheduled_for);
+        self.due.push(Due { id, scheduled_for, kind });
     }
 
     fn retire(&mut self, id: String, now: Timestamp, schedule: &Schedule) {

@@ -165,6 +165,13 @@ impl Ticking {
         FolderWatch::over(&self.runner.store.watched()).or_else(|_| FolderWatch::new(home, &[&cron])).ok()
     }
 
+    /// In a while, or at `sooner`.
+    fn again(&self, sooner: Option<Timestamp>) -> Timestamp {
+        let now = self.clock.wall();
+        let retry = now + RETRY;
+        sooner.filter(|sooner| *sooner > now).map_or(retry, |sooner| sooner.min(retry))
+    }
+
     /// Looks once, and starts what is due.
     async fn scan(&self) -> Next {
         if self.runner.store.stamp().is_none() && !self.runner.store.path().is_symlink() {
@@ -192,9 +199,9 @@ impl Ticking {
             Ok(()) if self.runner.store.stamp() != stamp => {
                 Next { at: Some(self.clock.wall()), stamp: None, held_back: false }
             }
-            // Another process scans, or runs it.
-            Ok(()) => Next { at: Some(self.clock.wall() + RETRY), stamp, held_back: false },
-            Err(error) => self.failed(&error, Some(self.clock.wall() + RETRY)),
+            // Another process scans, or runs it. What is due before that is not held up by it.
+            Ok(()) => Next { at: Some(self.again(plan.next_wake)), stamp, held_back: false },
+            Err(error) => self.failed(&error, Some(self.again(plan.next_wake))),
         }
     }
 

@@ -26,9 +26,9 @@ struct Attempt {
 }
 
 impl Attempts {
-    /// A profile is opened for what is due then.
+    /// A profile is opened for what is due until then.
     pub(super) fn begin(&mut self, profile: &Arc<str>, due: Timestamp) {
-        match self.0.get_mut(profile).filter(|attempt| attempt.due == due) {
+        match self.0.get_mut(profile).filter(|attempt| due <= attempt.due) {
             Some(attempt) => attempt.until = None,
             None => {
                 self.0.insert(Arc::clone(profile), Attempt { due, failures: 0, until: None });
@@ -58,9 +58,9 @@ impl Attempts {
         }
     }
 
-    /// Until when a profile is left alone, if that is what was due the last time.
+    /// Until when a profile is left alone, as far as this was due the last time already.
     pub(super) fn not_before(&self, profile: &str, due: Timestamp) -> Option<Timestamp> {
-        self.0.get(profile).filter(|attempt| attempt.due == due)?.until
+        self.0.get(profile).filter(|attempt| due <= attempt.due)?.until
     }
 
     /// Nothing is due any more for anybody else.

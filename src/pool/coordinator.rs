@@ -141,7 +141,8 @@ impl Coordinator {
             Event::Close { ticket, profile } => self.close(ticket, &profile, effects),
             Event::Found { lease, profile } => {
                 self.last_lease = self.last_lease.max(lease.0);
-                let slot = Slot { found: true, ..Slot::new(profile, Class::Background, State::Starting, now) };
+                // On whose behalf it was started nobody knows: it takes nothing from what is kept for jobs.
+                let slot = Slot { found: true, ..Slot::new(profile, Class::Foreground, State::Starting, now) };
                 self.slots.insert(lease, slot);
             }
             Event::Drain => self.drain(effects),

@@ -18,8 +18,11 @@ use crate::cron::zone::Zone;
 use crate::folder_watch::{FolderWatch, LOOK_AGAIN, Names};
 use crate::work::journal::Journal;
 
-/// The next due instant of each profile that is not up and has one.
-pub type NextDue = BTreeMap<Arc<str>, Timestamp>;
+/// The next due instants of each profile that is not up and has one.
+pub type NextDue = BTreeMap<Arc<str>, BTreeSet<Timestamp>>;
+
+/// So many of a profile are known, the soonest.
+const INSTANTS: usize = 64;
 
 /// Follows the job files of everybody who is not in `up`, and tells what they say.
 pub async fn follow(nursery: Nursery, mut up: watch::Receiver<BTreeSet<Arc<str>>>, told: mpsc::Sender<NextDue>) {
@@ -74,16 +77,16 @@ fn watched(root: &Path, asleep: &[(Arc<str>, PathBuf)]) -> Vec<(PathBuf, Names)>
 /// Blocking. A file that cannot be read is nobody's business but its own backend's, which says so when it is up.
 fn look(asleep: &[(Arc<str>, PathBuf)], prompts: &mut Prompts) -> NextDue {
     let now = Clock::system().wall();
-    let job = |home: &PathBuf| {
+    let jobs = |home: &PathBuf| {
         let store = Store::new(home.join("cron"));
         store.stamp()?;
-        store.look(now, Zone::of(home).get(), ALIVE).ok()?.plan.soonest()
+        Some(store.look(now, Zone::of(home).get(), ALIVE).ok()?.plan.instants)
     };
-    let mut due = |home: &PathBuf| match (job(home), prompts.since(home)) {
-        (Some(job), Some(prompt)) => Some(job.min(prompt)),
-        (job, prompt) => job.or(prompt),
-    };
-    asleep.iter().filter_map(|(profile, home)| Some((Arc::clone(profile), due(home)?))).collect()
+    let due = asleep.iter().map(|(profile, home)| {
+        let instants = jobs(home).unwrap_or_default().into_iter().chain(prompts.since(home));
+        (Arc::clone(profile), instants.collect::<BTreeSet<_>>().into_iter().take(INSTANTS).collect::<BTreeSet<_>>())
+    });
+    due.filter(|(_, instants)| !instants.is_empty()).collect()
 }
 
 /// Homes in whose journals accepted prompts wait, as far as known.

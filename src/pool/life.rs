@@ -105,7 +105,7 @@ async fn leave(
     drain: Duration,
 ) {
     let _ = commands.send(Command::Drain).await;
-    let patience = timeout(drain, signals.next());
+    let patience = timeout(drain, signals.next_order());
     tokio::select! {
         _ = &mut serving => return,
         _ = patience => {}

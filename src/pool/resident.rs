@@ -15,7 +15,7 @@ use super::memory;
 use super::roster::Member;
 use super::{Lease, Standing};
 use crate::clock::Moment;
-use crate::protocol::{LedgerEntry, Opened};
+use crate::protocol::{LedgerEntry, LedgerKind, Opened};
 use crate::runtime::Endpoint;
 use crate::serve::ServeError;
 
@@ -25,6 +25,9 @@ const ORPHAN_LEAVES: Duration = Duration::from_millis(1500);
 /// Between two tries to adopt a child.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Half a second after it began: so long an orphan may need to see that it is one.
+const SAY_SO: Duration = Duration::from_millis(320);
 
 /// What its tasks tell of a resident.
 pub enum News {
@@ -39,6 +42,8 @@ pub enum News {
     },
     /// It serves.
     Up(Box<Endpoint>),
+    /// It cannot be taken over yet, and why.
+    Untaken(String),
     /// It does not come up, and why; its exit is still to come.
     Lost(String),
     /// It has exited, and how.
@@ -72,6 +77,8 @@ pub struct Resident {
     pub permit: Option<Box<Prepared>>,
     /// Why it did not come up.
     pub lost: Option<String>,
+    /// Why it is not taken over yet.
+    pub untaken: Option<String>,
     found: bool,
     word: Word,
     heard: Option<Moment>,
@@ -109,10 +116,17 @@ impl Resident {
         });
         let telling = teller.clone();
         resident.keep(tokio::spawn(async move {
-            let endpoint = take_over(&nursery, &member).await;
+            let endpoint = take_over(lease, &nursery, &member, &telling).await;
             tell(&telling, lease, News::Up(Box::new(endpoint))).await;
         }));
         resident
+    }
+
+    /// As the roster has it, once there is a process.
+    pub fn member(&self) -> Option<Member> {
+        let (pid, start_marker) = self.process.clone()?;
+        let generation = self.endpoint.as_ref().map(|endpoint| endpoint.generation.clone()).unwrap_or_default();
+        Some(Member { profile: self.profile.to_string(), pid, start_marker, generation })
     }
 
     /// Whether a pool before us started it and it is not taken over yet.
@@ -129,6 +143,7 @@ impl Resident {
             endpoint: None,
             permit: None,
             lost: None,
+            untaken: None,
             found: false,
             word: Word::unknown(),
             heard: None,
@@ -188,6 +203,11 @@ impl Resident {
 
     /// Who holds it, as old as they are by now, and how many more.
     pub fn holders(&self, now: Moment) -> (Vec<LedgerEntry>, u64) {
+        if let (Some(why), Some((pid, _)), None) = (&self.untaken, &self.process, &self.endpoint) {
+            let why = format!("outlived the pool before this one, and is not adopted yet: {why}");
+            let (ledger, id) = (LedgerKind::Process, pid.to_string());
+            return (vec![LedgerEntry { number: 0, ledger, id, why, age_ms: 0 }], 0);
+        }
         let since = self.heard.map_or(0, |heard| crate::handler::millis(now.since(heard)));
         let mut holders = self.word.holders.clone();
         holders.iter_mut().for_each(|entry| entry.age_ms = entry.age_ms.saturating_add(since));
@@ -267,8 +287,8 @@ impl Resident {
 
 /// Becomes the owner of a child that a pool before us started, as soon as it can be: it may not have come up yet, may not have
 /// seen its owner's death, may be stopped. Whatever happens, its exit is seen.
-async fn take_over(nursery: &Nursery, member: &Member) -> Endpoint {
-    let (mut pause, mut told) = (FIRST_PAUSE, false);
+async fn take_over(lease: Lease, nursery: &Nursery, member: &Member, teller: &Teller) -> Endpoint {
+    let mut pause = FIRST_PAUSE;
     loop {
         let why = match nursery.find(member) {
             None => "it has no endpoint record".to_owned(),
@@ -277,8 +297,9 @@ async fn take_over(nursery: &Nursery, member: &Member) -> Endpoint {
                 Err(why) => why,
             },
         };
-        if pause == LONGEST_PAUSE && !std::mem::replace(&mut told, true) {
+        if pause == SAY_SO {
             tracing::warn!(profile = member.profile, pid = member.pid, why, "a backend cannot be adopted yet");
+            tell(teller, lease, News::Untaken(why)).await;
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -8,13 +8,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nix::fcntl::{Flock, OFlag};
 use serde::{Deserialize, Serialize};
 
 use crate::doorway::DoorwayError;
-use crate::runtime::{LockError, lock_file};
+use crate::runtime::{LockError, lock_soon};
 
 /// A longer file is none of ours.
 const MAX_FILE: u64 = 256 * 1024;
@@ -32,10 +31,6 @@ pub struct Member {
     pub generation: String,
 }
 
-/// So often, and so long apart, the lock is tried again: a killed pool that the kernel still takes apart has it, too.
-const LOCK_TRIES: u32 = 40;
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
-
 /// The file, and its lock.
 #[derive(Debug)]
 pub struct Roster {
@@ -52,22 +47,19 @@ impl Roster {
     /// # Errors
     /// Another pool has it, or it cannot be had.
     pub fn claim(home: &Path) -> Result<Self, DoorwayError> {
-        let lock = home.join(".pool.lock");
-        for _ in 0..LOCK_TRIES {
-            match lock_file(&lock) {
-                Ok(lock) => {
-                    return Ok(Self { path: home.join(".pool.json"), written: None, failed: false, _lock: lock });
-                }
-                Err(LockError::Held) => std::thread::sleep(LOCK_PAUSE),
-                Err(LockError::Io(error)) => {
-                    return Err(DoorwayError::Unusable(format!("{} cannot be locked: {error}", lock.display())));
-                }
+        let path = home.join(".pool.lock");
+        match lock_soon(&path) {
+            Ok(lock) => Ok(Self { path: home.join(".pool.json"), written: None, failed: false, _lock: lock }),
+            Err(LockError::Held) => {
+                let home = home.display();
+                Err(DoorwayError::Taken(format!(
+                    "{home} has a pool already, with another runtime directory: use that one, or stop it first"
+                )))
+            }
+            Err(LockError::Io(error)) => {
+                Err(DoorwayError::Unusable(format!("{} cannot be locked: {error}", path.display())))
             }
         }
-        let home = home.display();
-        let message =
-            format!("{home} has a pool already, with another runtime directory: use that one, or stop it first");
-        Err(DoorwayError::Taken(message))
     }
 
     /// Whom the pool before us had. A file that cannot be used names nobody.

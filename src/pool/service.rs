@@ -88,6 +88,8 @@ pub struct Service {
     pub(super) opening: BTreeMap<Ticket, Arc<str>>,
     pub(super) attempts: Attempts,
     pub(super) roster: Roster,
+    /// Whom a pool that stops leaves alone.
+    pub(super) left: Vec<Member>,
     pub(super) report: watch::Sender<PoolReport>,
     measure_at: Moment,
 }
@@ -138,6 +140,7 @@ impl Service {
             opening: BTreeMap::new(),
             attempts: Attempts::default(),
             roster,
+            left: Vec::new(),
             report,
         };
         (service, Inbox { commands, withdrawn, withdraw, news, due })
@@ -176,7 +179,9 @@ impl Service {
             self.open_what_is_due();
             self.settle();
             if self.coordinator.is_drained() {
-                return self.roster.remove();
+                return if self.left.is_empty() {
+                    self.roster.remove()
+                };
             }
         }
     }
@@ -250,6 +255,8 @@ impl Service {
         let left: Vec<Lease> =
             self.residents.iter().filter(|(_, resident)| resident.is_left()).map(|(lease, _)| *lease).collect();
         for lease in left {
+            // The next pool finds it where this one did.
+            self.left.extend(self.residents.get(&lease).and_then(Resident::member));
             self.residents.remove(&lease);
             self.happen(Event::Exited { lease, how: "it was left alone".to_owned() });
         }
@@ -316,6 +323,10 @@ impl Service {
                 );
                 // Ready is whoever has been heard: the first word is on its way.
                 resident.up(*endpoint);
+                return;
+            }
+            News::Untaken(why) => {
+                resident.untaken = Some(why);
                 return;
             }
             News::Lost(why) => {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::due::NextDue;
-use super::roster::Member;
+use super::resident::Resident;
 use super::service::{LEAD, Service};
 use super::{Denial, Event, SlotView, State, Ticket};
 use crate::cron::schedule::iso;
@@ -28,7 +28,8 @@ impl Service {
             class: waiter.class,
             waited_ms: millis(waiter.waited),
         });
-        let mut due: Vec<_> = self.next_due.iter().filter(|(profile, _)| !self.is_up(profile)).collect();
+        let asleep = self.next_due.iter().filter(|(profile, _)| !self.is_up(profile));
+        let mut due: Vec<_> = asleep.filter_map(|(profile, instants)| Some((profile, instants.first()?))).collect();
         due.sort_by_key(|(_, at)| **at);
         due.truncate(MAX_DUE);
         let due =
@@ -76,13 +77,8 @@ impl Service {
             *before = up;
             differs
         });
-        let members = self.residents.values().filter_map(|resident| {
-            let (pid, start_marker) = resident.process.clone()?;
-            let generation = resident.endpoint.as_ref().map(|endpoint| endpoint.generation.clone());
-            let profile = resident.profile.to_string();
-            Some(Member { profile, pid, start_marker, generation: generation.unwrap_or_default() })
-        });
-        self.roster.write(members.collect());
+        let members = self.residents.values().filter_map(Resident::member);
+        self.roster.write(members.chain(self.left.iter().cloned()).collect());
         let now = self.told();
         self.report.send_if_modified(|before| {
             let differs = timeless(before) != timeless(&now);
@@ -101,9 +97,12 @@ impl Service {
             .next_due
             .iter()
             .filter(|(profile, _)| !self.is_up(profile) && !self.opening.values().any(|opening| opening == *profile));
-        asleep.map(|(profile, due)| {
-            let lead = due.checked_sub(LEAD).unwrap_or(*due);
-            (profile, self.attempts.not_before(profile, *due).map_or(lead, |until| lead.max(until)))
+        asleep.filter_map(|(profile, instants)| {
+            let at = |due: &Timestamp| {
+                let lead = due.checked_sub(LEAD).unwrap_or(*due);
+                self.attempts.not_before(profile, *due).map_or(lead, |until| lead.max(until))
+            };
+            Some((profile, instants.iter().map(at).min()?))
         })
     }
 
@@ -127,7 +126,8 @@ impl Service {
         for profile in due {
             tracing::info!(profile = &*profile, "a job is due: the profile is opened for it");
             let ticket = self.ticket();
-            if let Some(due) = self.next_due.get(&profile) {
+            let instants = self.next_due.get(&profile);
+            if let Some(due) = instants.and_then(|instants| instants.range(..=now + LEAD).next_back()) {
                 self.attempts.begin(&profile, *due);
             }
             self.opening.insert(ticket, Arc::clone(&profile));

@@ -4,9 +4,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
+
+/// See [`lock_soon`].
+const TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Why the lock was not had.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +47,20 @@ impl Lock {
 /// [`LockError::Held`] if another has it.
 pub fn lock_file(path: &Path) -> Result<Flock<File>, LockError> {
     lock(path, OFlag::empty())
+}
+
+/// As [`lock_file`], tried again for 200 ms: a killed process that the kernel still takes apart has its locks for a moment.
+///
+/// # Errors
+/// As [`lock_file`].
+pub fn lock_soon(path: &Path) -> Result<Flock<File>, LockError> {
+    for _ in 0..TRIES {
+        match lock_file(path) {
+            Err(LockError::Held) => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+    lock_file(path)
 }
 
 fn lock(path: &Path, flags: OFlag) -> Result<Flock<File>, LockError> {

@@ -23,6 +23,11 @@ pub(super) async fn gone(owner: &Owner) {
     }
 }
 
+/// Whether there was one and it is gone.
+pub(super) fn is_gone(owner: &Owner) -> bool {
+    matches!(owner, Owner::Process { pid, marker } if !lives(*pid, marker.as_deref()))
+}
+
 fn lives(pid: u32, marker: Option<&str>) -> bool {
     match marker {
         // A marker of another kind than we can read proves nothing either way.

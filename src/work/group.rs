@@ -6,10 +6,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpgid};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Where there is no pidfd, a group is looked at this often while somebody waits for it to go.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A member that is waited for may have left the group: that is looked at so often.
+const LEFT_IT: Duration = Duration::from_millis(500);
 
 /// The group that `leader` leads or led.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +48,12 @@ impl Group {
     pub fn is_empty(self) -> bool {
         match killpg(Pid::from_raw(self.leader), None) {
             Err(Errno::ESRCH) => true,
-            // What cannot be read may hold somebody.
-            _ => self.members().is_ok_and(|members| members.is_empty()) && cfg!(target_os = "linux"),
+            // What cannot be read may hold somebody, and so may what moved while it was read.
+            _ => {
+                processes().is_ok_and(|seen| {
+                    !seen.moved && !seen.all.iter().any(|process| process.group == self.leader && !process.zombie)
+                }) && cfg!(target_os = "linux")
+            }
         }
     }
 
@@ -54,7 +61,10 @@ impl Group {
     pub async fn gone(self) {
         while !self.is_empty() {
             match self.members().unwrap_or_default().first() {
-                Some(member) => exited(*member).await,
+                // One that does not exit may still leave the group, and nothing tells of that.
+                Some(member) => {
+                    let _ = timeout(LEFT_IT, exited(*member)).await;
+                }
                 None => sleep(LOOK_AGAIN).await,
             }
         }
@@ -81,7 +91,7 @@ pub struct Process {
     pub group: i32,
     /// Its session.
     pub session: i32,
-    /// It has exited and nobody has asked for its status yet.
+    /// It has exited, with all its threads, and nobody has asked for its status yet.
     pub zombie: bool,
     /// When it started, in clock ticks since boot.
     pub started: u64,
@@ -107,7 +117,7 @@ pub fn processes() -> io::Result<Snapshot> {
     }
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        match std::fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => snapshot.all.extend(parse(pid, &stat)),
             // Gone between its name and its state.
             Err(error) if is_gone(&error) => {
@@ -126,18 +136,22 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// One process (Linux; elsewhere `None`).
 pub fn look_up(pid: u32) -> Option<Process> {
-    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(pid, &std::fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-fn parse(pid: u32, stat: &str) -> Option<Process> {
-    // The name stands in parentheses and may hold anything: the last one ends it.
+fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
+    // The name stands in parentheses and may hold anything, no UTF-8 too: the last one ends it.
+    let stat = String::from_utf8_lossy(stat);
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    let started = fields.nth(15)?.parse().ok()?;
-    Some(Process { pid, parent, group, session, zombie: matches!(state, "Z" | "X"), started })
+    let threads: u32 = fields.nth(13)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    // One whose first thread has exited is shown as a zombie, and lives on in the others.
+    let zombie = matches!(state, "Z" | "X") && threads <= 1;
+    Some(Process { pid, parent, group, session, zombie, started })
 }
 
 /// Whether a process was started with all of these `NAME=value` in its environment.

@@ -216,18 +216,18 @@ impl Journal {
         })
     }
 
-    /// The turn begins: from here on it is never run again.
+    /// The turn begins: from here on it is never run again. False if it does not wait any more.
     ///
     /// # Errors
     /// It must not begin.
-    pub fn begin(&self, turn: u64, at: &str) -> Result<(), JournalError> {
-        self.with(|db| {
+    pub fn begin(&self, turn: u64, at: &str) -> Result<bool, JournalError> {
+        let begun = self.with(|db| {
             db.execute(
                 "UPDATE turns SET state = 'running', started_at = ?2 WHERE id = ?1 AND state = 'queued'",
                 params![turn.cast_signed(), at],
             )
-        })
-        .map(drop)
+        })?;
+        Ok(begun == 1)
     }
 
     /// The turn has ended; only the first ending counts.
@@ -248,8 +248,9 @@ impl Journal {
                 params![turn.cast_signed(), state.name(), reply, error, at],
             )?;
             db.execute(
-                "DELETE FROM turns WHERE ended_at IS NOT NULL AND id <= (SELECT max(id) FROM turns) - ?1",
-                params![KEPT],
+                // Not this one, however long it took: somebody may wait for its answer.
+                "DELETE FROM turns WHERE ended_at IS NOT NULL AND id <> ?1 AND id <= (SELECT max(id) FROM turns) - ?2",
+                params![turn.cast_signed(), KEPT],
             )
         })
         .map(drop)
@@ -400,6 +401,19 @@ mod tests {
         for none in [1 << 63, u64::MAX] {
             assert!(journal.log("s", none, 10).unwrap().is_empty() && journal.turn(none).unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn an_answer_that_took_ten_thousand_turns_is_not_deleted_as_it_comes() {
+        let home = tempfile::tempdir().unwrap();
+        let journal = Journal::of(home.path());
+        let slow = journal.accept("s", "slow", "t0").unwrap();
+        assert!(journal.begin(slow, "t1").unwrap() && !journal.begin(slow, "t1").unwrap());
+        let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <= ?1) \
+            INSERT INTO turns (session, prompt, state, queued_at, ended_at) SELECT 'q', 'p', 'done', 't', 't' FROM n";
+        journal.with(|db| db.execute(many, params![KEPT])).unwrap();
+        journal.end(slow, TurnState::Done, Some("precious"), None, "t2").unwrap();
+        assert_eq!(journal.turn(slow).unwrap().unwrap().reply.as_deref(), Some("precious"));
     }
 
     #[test]

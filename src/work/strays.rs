@@ -25,6 +25,9 @@ use crate::protocol::LedgerKind;
 /// So many looks may be needed until two in a row agree.
 const LOOKS: usize = 20;
 
+/// What could not be put on record is tried again after this.
+const RECORD_AGAIN: Duration = Duration::from_secs(1);
+
 /// What could not be told is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -49,8 +52,8 @@ struct State {
     leaders: BTreeSet<u32>,
     /// Strays and survivors that are watched, each with its start time against a recycled pid.
     held: BTreeMap<u32, u64>,
-    /// Those that were handed over on purpose and may still be our children.
-    released: BTreeSet<u32>,
+    /// Those that were handed over on purpose and may still be our children, each with its start time.
+    released: BTreeMap<u32, u64>,
 }
 
 impl Strays {
@@ -107,7 +110,8 @@ impl Strays {
         let snapshot = group::processes()?;
         let led = |process: &Process| {
             let group = u32::try_from(process.group).unwrap_or(0);
-            leaders.contains(&process.pid) || leaders.contains(&group) || self.is_released(process.pid)
+            let released = self.state().released.get(&process.pid) == Some(&process.started);
+            leaders.contains(&process.pid) || leaders.contains(&group) || released
         };
         let orphans = snapshot.all.into_iter().filter(|process| process.parent == own && !led(process));
         Ok((orphans.collect(), snapshot.moved))
@@ -180,46 +184,64 @@ impl Strays {
     /// Holds a process until it exits; what it leaves behind is entered before its own guard goes.
     fn watch(&self, process: Process, guard: Guard, whose: String) {
         self.hold(process.pid);
-        let record = self.put_on_record(process, &whose);
+        let mut record = self.put_on_record(process, &whose);
+        if let Err(error) = &record {
+            tracing::error!(pid = process.pid, %error, "a process left running cannot be put on record yet");
+        }
         let strays = self.clone();
         tokio::spawn(async move {
-            strays.over(process.pid).await;
+            let recorded = async {
+                while record.is_err() {
+                    sleep(RECORD_AGAIN).await;
+                    record = strays.put_on_record(process, &whose);
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = strays.over(process.pid) => {}
+                () = recorded => {}
+            }
             strays.let_go(process.pid);
             if !strays.is_released(process.pid) {
                 strays.enter_orphans(&guard, &whose);
                 strays.reap();
             }
-            if let Some(record) = record {
+            if let Ok(Some(record)) = record {
                 record.remove();
             }
             drop(guard);
         });
     }
 
-    fn put_on_record(&self, process: Process, whose: &str) -> Option<Record> {
+    /// `None` if there is nothing to be put there, or somebody else has done so.
+    fn put_on_record(&self, process: Process, whose: &str) -> io::Result<Option<Record>> {
+        let Some(start_marker) = crate::process::start_marker(process.pid) else { return Ok(None) };
         let run = Run {
             kind: STRAY.to_owned(),
             id: whose.to_owned(),
             pid: process.pid,
-            start_marker: crate::process::start_marker(process.pid)?,
+            start_marker,
             scheduled_for: None,
             started_at: String::new(),
             result: None,
         };
-        let written = self.shared.runs.reserve(STRAY, &process.pid.to_string()).and_then(|record| {
-            let Some(mut record) = record else { return Ok(None) };
-            record.write(&run).map(|()| Some(record))
-        });
-        written.unwrap_or_else(|error| {
-            tracing::error!(pid = process.pid, %error, "a process left running cannot be put on record");
-            None
-        })
+        let Some(mut record) = self.shared.runs.reserve(STRAY, &process.pid.to_string())? else { return Ok(None) };
+        match record.write(&run) {
+            Ok(()) => Ok(Some(record)),
+            Err(error) => {
+                record.remove();
+                Err(error)
+            }
+        }
     }
 
     /// Counts a process among those that are ended with us.
     pub fn hold(&self, pid: u32) {
         if let Some(process) = group::look_up(pid) {
-            self.state().held.insert(pid, process.started);
+            let mut state = self.state();
+            state.held.insert(pid, process.started);
+            // Of an earlier process with this pid.
+            state.released.remove(&pid);
         }
     }
 
@@ -232,11 +254,10 @@ impl Strays {
     /// held.
     pub fn release(&self, pid: u32) -> Option<String> {
         let mut state = self.state();
-        state.held.contains_key(&pid).then(|| {
-            state.released.insert(pid);
-            self.shared.released.notify_waiters();
-            command(pid)
-        })
+        let started = *state.held.get(&pid)?;
+        state.released.insert(pid, started);
+        self.shared.released.notify_waiters();
+        Some(command(pid))
     }
 
     /// Resolves when the process has ended or was released.
@@ -244,7 +265,7 @@ impl Strays {
         let released = async {
             loop {
                 let told = self.shared.released.notified();
-                if self.state().released.contains(&pid) {
+                if self.is_released(pid) {
                     return;
                 }
                 told.await;
@@ -258,14 +279,16 @@ impl Strays {
 
     /// Whether somebody said that this process does not count.
     pub fn is_released(&self, pid: u32) -> bool {
-        self.state().released.contains(&pid)
+        let released = self.state().released.get(&pid).copied();
+        released.is_some_and(|started| group::look_up(pid).is_none_or(|process| process.started == started))
     }
 
     /// Signals everything that is held. Returns how many there were.
     pub fn signal(&self, signal: Signal) -> usize {
         let held: Vec<(u32, u64)> = self.state().held.iter().map(|(pid, started)| (*pid, *started)).collect();
         for (pid, started) in &held {
-            tracing::warn!(pid, %signal, command = command(*pid), "ending a process that was left running");
+            // Not what it runs: a command line may hold what no log should.
+            tracing::warn!(pid, %signal, "ending a process that was left running");
             group::signal_one(*pid, *started, signal);
         }
         held.len()

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
@@ -69,6 +69,8 @@ struct Shared {
     ended: watch::Sender<u64>,
     /// What waits for a backend with an agent.
     parked: Mutex<Vec<Guard>>,
+    /// What an earlier backend had accepted was taken up.
+    taken_up: OnceCell<()>,
 }
 
 #[derive(Default)]
@@ -101,6 +103,7 @@ impl Turns {
             sessions: Mutex::default(),
             ended: watch::Sender::new(0),
             parked: Mutex::default(),
+            taken_up: OnceCell::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -134,7 +137,7 @@ impl Turns {
         if !self.shared.journal.exists() {
             return;
         }
-        let Err(fault) = self.take_up(None).await else { return };
+        let Err(fault) = self.surely_taken_up(None).await else { return };
         tracing::error!(%fault, "accepted prompts cannot be taken up: the verdict is unknown until they are");
         let Ok(admission) = self.shared.ledgers.admit() else { return };
         let doubt = self.shared.ledgers.doubt(&admission, LedgerKind::Session, "control.db", &fault.message);
@@ -143,14 +146,25 @@ impl Turns {
             let mut pause = FIRST_PAUSE;
             // A backend that leaves has nothing to take up any more.
             let mut stop = turns.shared.stop.clone();
-            while !turns.leaving() && turns.take_up(Some(&doubt)).await.is_err() {
+            while !turns.leaving() && turns.surely_taken_up(Some(&doubt)).await.is_err() {
                 let _ = timeout(pause, stop.wait_for(|stop| *stop > Stop::Run)).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         });
     }
 
+    /// What an earlier backend had accepted is taken up, once, before anything else is accepted: it would be taken up as well.
+    async fn surely_taken_up(&self, doubt: Option<&Guard>) -> Result<(), Fault> {
+        self.shared.taken_up.get_or_try_init(|| self.take_up(doubt)).await.copied()
+    }
+
     async fn take_up(&self, doubt: Option<&Guard>) -> Result<(), Fault> {
+        let closed = || Fault::new(FaultKind::Retiring, "earlier prompts are taken up when this backend is open again");
+        let admission = match doubt {
+            Some(doubt) => doubt.admit(),
+            None => self.shared.ledgers.admit().ok(),
+        };
+        let admission = admission.ok_or_else(closed)?;
         let at = self.now();
         let waiting = self.journal(move |journal| journal.recover(LOST, &at)).await?;
         let agent = !self.shared.agent.command.is_empty();
@@ -159,11 +173,6 @@ impl Turns {
             tracing::warn!(prompts, "accepted prompts wait for an agent: start with --agent-command");
         }
         for Waiting { turn, session, prompt } in waiting {
-            let admission = match doubt {
-                Some(doubt) => doubt.admit(),
-                None => self.shared.ledgers.admit().ok(),
-            };
-            let Some(admission) = admission else { return Ok(()) };
             let why = if agent { "continuation scheduled" } else { "waits for a backend with an agent" };
             let guard = self.shared.ledgers.enter(&admission, LedgerKind::Session, &session, why);
             match agent {
@@ -181,6 +190,7 @@ impl Turns {
     /// Nothing was accepted.
     pub async fn submit(&self, session: &str, prompt: String, admission: &Admission) -> Result<Reply, Fault> {
         self.check(session, &prompt)?;
+        self.surely_taken_up(None).await?;
         {
             let sessions = self.sessions_now();
             let queued = sessions.get(session).map_or(0, |session| session.queue.len());
@@ -269,6 +279,13 @@ impl Turns {
     /// It was not accepted, or its end cannot be read.
     pub async fn run_under(&self, session: &str, prompt: String, under: &Guard) -> Result<TurnReport, Fault> {
         self.check(session, &prompt)?;
+        // A job is no person who could ask again.
+        while let Err(fault) = self.surely_taken_up(Some(under)).await {
+            if self.leaving() {
+                return Err(fault);
+            }
+            sleep(LONGEST_PAUSE).await;
+        }
         let gone = || Fault::new(FaultKind::Unavailable, "the work that this belongs to is over");
         let admission = under.admit().ok_or_else(gone)?;
         let guard = self.shared.ledgers.enter(&admission, LedgerKind::Session, session, "prompt queued");
@@ -405,7 +422,7 @@ impl Turns {
 
 /// Tells work to end, and then ends it.
 async fn end(work: &watch::Sender<Stop>) {
-    work.send_replace(Stop::Term);
+    work.send_modify(|stop| *stop = (*stop).max(Stop::Term));
     sleep(INTERRUPT_GRACE).await;
     work.send_replace(Stop::Kill);
 }

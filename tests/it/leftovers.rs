@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::retire::Peer;
-use crate::support::{Child, Home, Opts, SOON, gone, hermesctl, kill_pid, wait_until};
+use crate::support::{Child, Home, Opts, SOON, busy, gone, hermesctl, kill_pid, wait_until};
 
 /// The agent runs the shell line that it is told.
 fn opts() -> Opts {
@@ -189,5 +189,56 @@ fn a_delegated_task_can_be_interrupted_by_its_name() {
         "{sessions}"
     );
     assert_eq!(hermesctl(&home, &["interrupt", &name]).code, 0);
+    child.wait_idle();
+}
+
+#[test]
+fn a_server_that_leaves_its_group_does_not_hold_up_its_session() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts());
+    told(&home, "setsid sleep 300 >/dev/null 2>&1 & echo $! > $HERMES_HOME/server; echo started");
+    told(&home, "echo next");
+    let server = home.pid_in("server");
+    child.wait_busy(&format!("process:{server}"));
+    kill_pid(server);
+    child.wait_idle();
+}
+
+#[test]
+fn a_process_whose_name_is_cut_in_the_middle_of_a_letter_hides_nobody() {
+    let home = Home::new();
+    let child = Child::spawn(&home, &opts());
+    let program = home.root().join("12345678901234ö");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut named = Command::new(&program).arg("300").spawn().unwrap();
+    told(&home, "sleep 300 >/dev/null 2>&1 & echo $! > $HERMES_HOME/member; exit");
+    let member = home.pid_in("member");
+    child.holds("a member of its group lives", 5, |verdict| verdict["detail"] == "session:s");
+    assert_eq!(hermesctl(&home, &["interrupt", "s"]).code, 0);
+    wait_until("it to be ended", SOON, || gone(member));
+    child.wait_idle();
+    named.kill().unwrap();
+    named.wait().unwrap();
+}
+
+/// The first thread exits, and with it what `ps` shows; the other goes on.
+const HEADLESS: &str = "import ctypes,os,platform,sys,threading,time\n\
+    threading.Thread(target=lambda: time.sleep(300)).start()\n\
+    open(sys.argv[1], 'w').write(f'{os.getpid()}\\n')\n\
+    ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[platform.machine()], 0)";
+
+#[test]
+fn a_process_whose_first_thread_has_exited_counts() {
+    let home = Home::new();
+    fs::write(home.file("headless.py"), HEADLESS).unwrap();
+    let child = Child::spawn(&home, &opts());
+    told(&home, "cd $HERMES_HOME; setsid python3 headless.py headless >/dev/null 2>&1 & echo started");
+    let headless = home.pid_in("headless");
+    child.wait_busy(&format!("process:{headless}"));
+    let state = || fs::read_to_string(format!("/proc/{headless}/stat")).unwrap();
+    wait_until("its first thread to exit", SOON, || state().contains(") Z "));
+    child.holds("its other thread lives", 20, |verdict| *verdict == busy(&format!("process:{headless}")));
+    assert_eq!(hermesctl(&home, &["retire"]).code, 1);
+    kill_pid(headless);
     child.wait_idle();
 }

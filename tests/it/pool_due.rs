@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::json;
 
-use crate::pool::{Pool, log_of, with_waiting_job};
+use crate::pool::{Pool, log_of, release, with_waiting_job};
 use crate::support::{Home, SOON, iso_from_now, job, locked, wait_until, write_jobs_in, write_script_in};
 
 fn jobs(at: &str) -> String {
@@ -70,4 +70,43 @@ fn a_child_that_was_opened_for_its_job_is_still_there_when_it_is_due() {
     wait_until("the job to run", SOON, || own.join("ran").exists());
     assert_eq!(log_of(&home).matches("a job is due").count(), 1);
     wait_until("its child to go", SOON, || pool.slot("p").is_null());
+}
+
+#[test]
+fn a_stuck_job_holds_up_no_other_of_its_profile() {
+    let home = Home::new();
+    let own = home.file("profiles/p");
+    fs::create_dir_all(own.join("runs")).unwrap();
+    write_script_in(&own, "mark.sh", "echo $HERMES_CRON_JOB_ID >> \"$HERMES_HOME/ran\"");
+    let stuck = locked(&own.join("runs/cron-stuck.json"));
+    let both = [job("stuck", 600, "mark.sh", &iso_from_now(-5)), job("later", 600, "mark.sh", &iso_from_now(7))];
+    write_jobs_in(&own, &json!({"jobs": both, "updated_at": iso_from_now(0)}).to_string());
+    let pool = Pool::start(&home, &["--idle-stop", "0s"]);
+    wait_until("the pool to open it for the one", SOON, || !pool.slot("p").is_null());
+    wait_until("its child to go", SOON, || pool.slot("p").is_null());
+    wait_until("the other to run", SOON, || own.join("ran").exists());
+    assert_eq!(home.read("profiles/p/ran"), "later\n");
+    drop(stuck);
+}
+
+#[test]
+fn an_heir_that_is_busy_leaves_the_other_slot_to_what_is_due() {
+    let home = Home::new();
+    let mut first = Pool::start(&home, &["--max", "2"]);
+    with_waiting_job(&home, "busy");
+    first.open("busy");
+    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    first.signal(nix::sys::signal::Signal::SIGKILL);
+    first.wait_exit();
+    let own = home.file("profiles/p");
+    fs::create_dir_all(&own).unwrap();
+    write_script_in(&own, "mark.sh", "echo >> \"$HERMES_HOME/ran\"");
+    write_jobs_in(&own, &jobs(&iso_from_now(0)));
+    let _next = Pool::start(&home, &["--max", "2"]);
+    wait_until("the job to run", SOON, || own.join("ran").exists());
+    release(&home, "busy");
+    wait_until("the heir's job to end", SOON, || {
+        home.read("profiles/busy/cron/jobs.json").contains(r#""last_status":"ok""#)
+            || home.read("profiles/busy/cron/jobs.json").contains(r#""last_status": "ok""#)
+    });
 }

@@ -72,9 +72,14 @@ fn an_orphan_that_does_not_take_our_token_has_its_slot_and_is_left_alone() {
     kill_pool(pool);
     let mut next = Pool::start_with(&home, &["--max", "1"], &[("HERMES_CONTROL_TOKEN", "another")]);
     assert_eq!(next.slot("busy")["pid"], busy);
+    wait_until("it to say why", SOON, || next.ctl(&["pool"]).stdout.contains("outlived the pool before this one"));
     next.signal(Signal::SIGTERM);
     assert_eq!(next.wait_exit(), Some(0), "it waits for none that is not its own");
     assert!(!gone(busy));
+    let third = Pool::start_with(&home, &["--max", "1"], &[("HERMES_CONTROL_TOKEN", "one")]);
+    assert_eq!(third.slot("busy")["pid"], busy, "it is not forgotten");
+    assert_eq!(third.open("busy"), busy);
+    drop(third);
     release(&home, "busy");
     wait_until("it to end its job and leave", SOON, || gone(busy));
 }
@@ -113,10 +118,19 @@ fn one_home_has_one_pool_whatever_its_runtime_directory() {
 fn a_pool_whose_terminal_goes_leaves_in_order() {
     let home = Home::new();
     let mut pool = Pool::start(&home, &[]);
-    let idle = pool.open_idle("idle");
+    with_waiting_job(&home, "busy");
+    let (idle, busy) = (pool.open_idle("idle"), pool.open("busy"));
+    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
     pool.signal(Signal::SIGHUP);
+    wait_until("the idle one to go", SOON, || gone(idle));
+    // Terminals say it twice.
+    pool.signal(Signal::SIGHUP);
+    assert_eq!(pool.ctl(&["open", "another"]).code, 1);
+    assert!(!gone(busy));
+    release(&home, "busy");
     assert_eq!(pool.wait_exit(), Some(0));
-    assert!(gone(idle));
+    let jobs: Value = serde_json::from_str(&home.read("profiles/busy/cron/jobs.json")).unwrap();
+    assert_eq!(jobs["jobs"][0]["last_status"], "ok");
     home.assert_no_endpoint_left();
 }
 

@@ -370,6 +370,28 @@ fn prompts_that_cannot_be_read_at_start_make_the_verdict_unknown_until_they_can(
 }
 
 #[test]
+fn nothing_is_accepted_before_what_was_accepted_is_taken_up() {
+    let home = Home::new();
+    let mut child = Child::spawn(&home, &opts(&home));
+    submit(&home, "s", "wait go");
+    submit(&home, "s", "say before");
+    let agent = home.pid_in("agent.pid");
+    child.kill_hard();
+    kill_pid(agent);
+    let locked = Locked::take(&home);
+    let child = Child::spawn(&home, &opts(&home));
+    let refused = hermesctl(&home, &["submit", "s", "say too soon"]);
+    assert!(refused.code == 3 && refused.stderr.contains("control.db"), "{refused:?}");
+    drop(locked);
+    // As soon as it can be, though the backend itself may not have looked again yet.
+    wait_until("a prompt to be accepted", SOON, || hermesctl(&home, &["submit", "s", "say after"]).code == 0);
+    child.wait_idle();
+    assert_eq!(states(&home, "s"), ["interrupted", "done", "done"]);
+    let ran = home.read("agent.log");
+    assert_eq!(ran.lines().filter(|line| line.contains("say")).count(), 2, "{ran}");
+}
+
+#[test]
 fn a_journal_that_is_locked_holds_turns_back_and_loses_none() {
     let home = Home::new();
     let child = Child::spawn(&home, &opts(&home));

@@ -135,11 +135,18 @@ impl Turns {
         let ready = self.ready(name, &program, prompt, guard, stop).await?;
         let at = self.now();
         let told_to_end = || self.must_not_start(stop);
-        if !self.insist(guard, told_to_end, move |journal| journal.begin(turn, &at)).await {
-            ready.abandon().await;
-            return Err(self.not_started());
+        match self.insist(guard, told_to_end, move |journal| journal.begin(turn, &at)).await {
+            Some(true) => ready.open().await,
+            // It waits no more: whoever began or ended it sees to it.
+            Some(false) => {
+                ready.abandon().await;
+                Err(NotStarted::Left)
+            }
+            None => {
+                ready.abandon().await;
+                Err(self.not_started())
+            }
         }
-        ready.open().await
     }
 
     /// Stands at the gate. What can fail for want of something does so here, where nothing has begun yet, and is tried again;
@@ -260,24 +267,27 @@ impl Turns {
         let write = move |journal: &Journal| {
             journal.end(turn, ending.state, ending.reply.as_deref(), ending.error.as_deref(), &at)
         };
-        if !self.insist(guard, too_late, write).await {
+        if self.insist(guard, too_late, write).await.is_none() {
             tracing::error!(turn, "the end of a turn cannot be written: the next start records it as interrupted");
         }
         self.shared.ended.send_modify(|count| *count += 1);
     }
 
-    /// Writes into the journal, again and again; false once it is given up.
-    async fn insist(
+    /// Writes into the journal, again and again; `None` once it is given up.
+    async fn insist<T: Send + 'static>(
         &self,
         guard: &Guard,
         give_up: impl Fn() -> bool,
-        write: impl Fn(&Journal) -> Result<(), JournalError> + Clone + Send + 'static,
-    ) -> bool {
+        write: impl Fn(&Journal) -> Result<T, JournalError> + Clone + Send + 'static,
+    ) -> Option<T> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let Err(fault) = self.journal(write.clone()).await else { return true };
+            let fault = match self.journal(write.clone()).await {
+                Ok(written) => return Some(written),
+                Err(fault) => fault,
+            };
             if give_up() {
-                return false;
+                return None;
             }
             if pause == FIRST_PAUSE {
                 tracing::warn!(%fault, "a turn waits for its journal");
