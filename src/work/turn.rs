@@ -159,14 +159,15 @@ impl Turns {
     }
 
     async fn take_up(&self, doubt: Option<&Guard>) -> Result<(), Fault> {
-        let closed = || Fault::new(FaultKind::Retiring, "earlier prompts are taken up when this backend is open again");
+        let at = self.now();
+        let waiting = self.journal(move |journal| journal.recover(LOST, &at)).await?;
         let admission = match doubt {
             Some(doubt) => doubt.admit(),
             None => self.shared.ledgers.admit().ok(),
         };
+        // They stay on disk, and are taken up at the next try.
+        let closed = || Fault::new(FaultKind::Retiring, "earlier prompts are taken up when this backend is open again");
         let admission = admission.ok_or_else(closed)?;
-        let at = self.now();
-        let waiting = self.journal(move |journal| journal.recover(LOST, &at)).await?;
         let agent = !self.shared.agent.command.is_empty();
         if !waiting.is_empty() && !agent {
             let prompts = waiting.len();
