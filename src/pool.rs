@@ -12,6 +12,9 @@
 //!    step 4 at once.
 //! 8. A waiter's deadline is end to end. Whoever gives up is told what was in the way.
 //!
+//! A child that outlives its pool has its slot in the next one from the start, and is taken over as soon as it lets itself be; until
+//! its exit nobody else gets that slot.
+//!
 //! The coordinator is a pure machine: events and the time in, effects out (`coordinator`, `room`, `queue`, `slot`, `crash`,
 //! `marks`). The service carries them out with real processes (`service`, `resident`, `child`, `contact`) and adds what is
 //! none of the coordinator's business: who waits for whom (`waiter`), whose job is due (`due`) and came to nothing (`attempts`), what it costs (`memory`), whom
