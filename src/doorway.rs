@@ -11,7 +11,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use interprocess::local_socket::tokio::Listener;
 use tokio::sync::mpsc;
@@ -24,10 +23,6 @@ use crate::folder_watch::{FolderWatch, LOOK_AGAIN};
 use crate::handler::Handler;
 use crate::process;
 use crate::runtime::{Endpoint, Lock, LockError, Names, Role, RuntimeDir, is_socket};
-
-/// So often, and so long apart, the lock is tried again before another child is said to have it: 200 ms.
-const LOCK_TRIES: u32 = 40;
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why a place cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +63,7 @@ impl Doorway {
         let unusable = |error: &dyn std::fmt::Display| DoorwayError::Unusable(error.to_string());
         let dir = RuntimeDir::create(&RuntimeDir::locate(&|name| std::env::var_os(name))).map_err(|e| unusable(&e))?;
         let names = dir.names(home, role).map_err(|error| unusable(&error))?;
-        let lock = match take_lock(&names) {
+        let lock = match Lock::take_soon(&names.lock) {
             Ok(lock) => lock,
             Err(LockError::Held) => return Err(taken(home, role, &names)),
             Err(LockError::Io(error)) => {
@@ -184,18 +179,6 @@ impl OpenDoorway {
             let _ = std::fs::remove_file(&names.socket);
         }
     }
-}
-
-/// A client that sweeps holds the lock for a moment, and so does a killed child that the kernel still takes apart; a child
-/// that lives holds it for good.
-fn take_lock(names: &Names) -> Result<Lock, LockError> {
-    for _ in 0..LOCK_TRIES {
-        match Lock::take(&names.lock) {
-            Err(LockError::Held) => std::thread::sleep(LOCK_PAUSE),
-            taken => return taken,
-        }
-    }
-    Lock::take(&names.lock)
 }
 
 fn taken(home: &Path, role: Role, names: &Names) -> DoorwayError {

@@ -26,6 +26,7 @@
 //! - A message's bytes never change: `the_bytes_of_every_message_are_the_golden_ones`.
 //! - A job runs at most once a due time: `two_children_on_one_home_run_a_due_job_exactly_once`.
 
+mod backoff;
 pub mod cli;
 pub mod client;
 pub mod clock;

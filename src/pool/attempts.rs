@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::crash::{MAX_BACKOFF, doubled};
+use super::crash::MAX_BACKOFF;
+use crate::backoff::doubled;
 
 /// A child that is gone so long after its job was due had time enough to begin it.
 const TIME_ENOUGH: Duration = Duration::from_secs(1);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::client::{Client, ClientError};
+use crate::backoff::doubled;
+use crate::client::{Client, ClientError, unexpected};
 use crate::protocol::{Event, LedgerEntry, Permit, Reply, Request, Verdict};
 use crate::runtime::Endpoint;
 
@@ -69,14 +70,14 @@ pub async fn probe(endpoint: &Endpoint) -> Word {
 
 /// Tells every change of a child's verdict, for as long as anybody listens.
 pub async fn listen(endpoint: Endpoint, words: mpsc::Sender<Word>) {
-    let mut pause = FIRST_PAUSE;
+    let mut failures = 0;
     loop {
         if let Ok(mut client) = Client::connect(&endpoint.socket, &endpoint.token, STEP_DEADLINE).await
             && client.generation() == endpoint.generation
             && client.subscribe(&Request::Watch).await.is_ok()
         {
             while let Ok(Event::Verdict(verdict)) = client.event().await {
-                pause = FIRST_PAUSE;
+                failures = 0;
                 // That it is idle is passed on at once; who holds it is worth a question.
                 let word = match verdict {
                     Verdict::Idle => Word::bare(verdict),
@@ -93,8 +94,8 @@ pub async fn listen(endpoint: Endpoint, words: mpsc::Sender<Word>) {
         if words.send(Word::unknown()).await.is_err() {
             return;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        failures += 1;
+        sleep(doubled(FIRST_PAUSE, failures, LONGEST_PAUSE)).await;
     }
 }
 
@@ -150,7 +151,7 @@ pub async fn adopt(endpoint: &Endpoint, pid: u32, start_marker: &str) -> Result<
     match Client::ask(&endpoint.socket, &endpoint.token, &request, STEP_DEADLINE).await {
         Ok((client, Reply::Adopted)) if client.generation() == endpoint.generation => Ok(()),
         Ok((_, Reply::Adopted)) => Err("another process answers at its socket".to_owned()),
-        Ok((_, other)) => Err(format!("it answers {}", crate::client::unexpected(&other))),
+        Ok((_, other)) => Err(format!("it answers {}", unexpected(&other))),
         Err(error) => Err(error.to_string()),
     }
 }

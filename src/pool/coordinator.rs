@@ -224,12 +224,8 @@ impl Coordinator {
     }
 
     fn exited(&mut self, now: Moment, lease: Lease, how: String, effects: &mut Vec<Effect>) {
-        match self.slots.get(&lease).map(|slot| (slot.state, slot.found)) {
-            None => return,
-            Some((State::Starting, false)) => return self.unborn(now, lease, how, effects),
-            Some(
-                (State::Starting, true) | (State::Ready | State::Preparing | State::Committing | State::Stopping, _),
-            ) => {}
+        if self.slots.get(&lease).is_some_and(|slot| slot.state == State::Starting && !slot.found) {
+            return self.unborn(now, lease, how, effects);
         }
         let Some(slot) = self.slots.remove(&lease) else { return };
         match slot.state {

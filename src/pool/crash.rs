@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::event::Denial;
 use super::marks::Marks;
+use crate::backoff::doubled;
 use crate::clock::Moment;
 use crate::protocol::Class;
 
@@ -121,10 +122,4 @@ impl Troubles {
     pub(super) fn next_restart(&self) -> Option<Moment> {
         self.0.iter().filter_map(|(_, trouble)| trouble.restart).min()
     }
-}
-
-/// `first`, doubled for every time after the first, at most `cap`.
-pub(super) fn doubled(first: Duration, times: u32, cap: Duration) -> Duration {
-    let factor = 1_u32.checked_shl(times.saturating_sub(1)).unwrap_or(u32::MAX);
-    first.saturating_mul(factor).min(cap)
 }

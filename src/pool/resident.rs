@@ -14,6 +14,7 @@ use super::contact::{self, Prepared, Word};
 use super::memory;
 use super::roster::Member;
 use super::{Lease, Standing};
+use crate::backoff::doubled;
 use crate::clock::Moment;
 use crate::protocol::{LedgerEntry, LedgerKind, Opened};
 use crate::runtime::Endpoint;
@@ -26,8 +27,8 @@ const ORPHAN_LEAVES: Duration = Duration::from_millis(1500);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Half a second after it began: so long an orphan may need to see that it is one.
-const SAY_SO: Duration = Duration::from_millis(320);
+/// The try, a third of a second after the first, that says why: so long an orphan may need to see that it is one.
+const SAY_SO: u32 = 6;
 
 /// What its tasks tell of a resident.
 pub enum News {
@@ -288,7 +289,7 @@ impl Resident {
 /// Becomes the owner of a child that a pool before us started, as soon as it can be: it may not have come up yet, may not have
 /// seen its owner's death, may be stopped. Whatever happens, its exit is seen.
 async fn take_over(lease: Lease, nursery: &Nursery, member: &Member, teller: &Teller) -> Endpoint {
-    let mut pause = FIRST_PAUSE;
+    let mut failures = 0;
     loop {
         let why = match nursery.find(member) {
             None => "it has no endpoint record".to_owned(),
@@ -297,12 +298,12 @@ async fn take_over(lease: Lease, nursery: &Nursery, member: &Member, teller: &Te
                 Err(why) => why,
             },
         };
-        if pause == SAY_SO {
+        failures += 1;
+        if failures == SAY_SO {
             tracing::warn!(profile = member.profile, pid = member.pid, why, "a backend cannot be adopted yet");
             tell(teller, lease, News::Untaken(why)).await;
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        sleep(doubled(FIRST_PAUSE, failures, LONGEST_PAUSE)).await;
     }
 }
 

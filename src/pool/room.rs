@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::coordinator::Coordinator;
-use super::crash::doubled;
 use super::event::{Effect, Lease};
 use super::slot::{Slot, State};
+use crate::backoff::doubled;
 use crate::clock::Moment;
 use crate::protocol::Class;
 

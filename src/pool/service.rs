@@ -164,8 +164,6 @@ impl Service {
         loop {
             tokio::select! {
                 command = inbox.commands.recv() => match command {
-                    // A look changes nothing, so nobody else is told.
-                    Some(Command::Report { done }) => { self.look(done); continue }
                     Some(command) => self.obey(command, &inbox.withdraw),
                     None => return,
                 },
@@ -205,12 +203,6 @@ impl Service {
         self.residents.values_mut().for_each(Resident::measure);
     }
 
-    /// What memory is taken is measured meanwhile, for the next look.
-    fn look(&mut self, done: oneshot::Sender<PoolReport>) {
-        let _ = done.send(self.told());
-        self.measure_all();
-    }
-
     fn obey(&mut self, command: Command, withdraw: &mpsc::Sender<Ticket>) {
         match command {
             Command::Open { profile, class, timeout, waiter } => {
@@ -230,7 +222,11 @@ impl Service {
                 self.happen(Event::Limit { max: self.limits.max, budget: self.limits.budget });
                 let _ = done.send(self.told());
             }
-            Command::Report { done } => self.look(done),
+            Command::Report { done } => {
+                let _ = done.send(self.told());
+                // For the next look.
+                self.measure_all();
+            }
             Command::Touch { profile, done } => {
                 let up = self.residents.values().any(|resident| resident.profile == profile);
                 self.happen(Event::Touch { profile });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-/// See [`lock_soon`].
+/// See [`Lock::take_soon`].
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -39,6 +39,15 @@ impl Lock {
         // The runtime dir may lie where others can put something: a symbolic link there is none of ours.
         lock(path, OFlag::O_NOFOLLOW).map(|file| Self { _file: file })
     }
+
+    /// As [`Lock::take`], tried again for 200 ms: a client that sweeps holds the lock for a moment, and so does a killed
+    /// process that the kernel still takes apart; one that lives holds it for good.
+    ///
+    /// # Errors
+    /// As [`Lock::take`].
+    pub fn take_soon(path: &Path) -> Result<Self, LockError> {
+        soon(|| Self::take(path))
+    }
 }
 
 /// Locks a file of a home, made if it is not there, without waiting. Dropped, the file is free.
@@ -49,18 +58,22 @@ pub fn lock_file(path: &Path) -> Result<Flock<File>, LockError> {
     lock(path, OFlag::empty())
 }
 
-/// As [`lock_file`], tried again for 200 ms: a killed process that the kernel still takes apart has its locks for a moment.
+/// As [`lock_file`], tried again as [`Lock::take_soon`] does.
 ///
 /// # Errors
 /// As [`lock_file`].
 pub fn lock_soon(path: &Path) -> Result<Flock<File>, LockError> {
+    soon(|| lock_file(path))
+}
+
+fn soon<T>(take: impl Fn() -> Result<T, LockError>) -> Result<T, LockError> {
     for _ in 0..TRIES {
-        match lock_file(path) {
+        match take() {
             Err(LockError::Held) => std::thread::sleep(PAUSE),
-            other => return other,
+            taken => return taken,
         }
     }
-    lock_file(path)
+    take()
 }
 
 fn lock(path: &Path, flags: OFlag) -> Result<Flock<File>, LockError> {

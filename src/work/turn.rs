@@ -19,6 +19,7 @@ use super::agent::Agent;
 use super::journal::{Journal, JournalError, Waiting};
 use super::record::Runs;
 use super::strays::Strays;
+use crate::backoff::doubled;
 use crate::cron::job::is_plain;
 use crate::cron::schedule::iso;
 use crate::cron::zone::Zone;
@@ -143,12 +144,13 @@ impl Turns {
         let doubt = self.shared.ledgers.doubt(&admission, LedgerKind::Session, "control.db", &fault.message);
         let turns = self.clone();
         tokio::spawn(async move {
-            let mut pause = FIRST_PAUSE;
+            let mut failures = 0;
             // A backend that leaves has nothing to take up any more.
             let mut stop = turns.shared.stop.clone();
             while !turns.leaving() && turns.surely_taken_up(Some(&doubt)).await.is_err() {
+                failures += 1;
+                let pause = doubled(FIRST_PAUSE, failures, LONGEST_PAUSE);
                 let _ = timeout(pause, stop.wait_for(|stop| *stop > Stop::Run)).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         });
     }

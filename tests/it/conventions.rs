@@ -91,9 +91,9 @@ fn wire_types_use_no_serde_attribute_that_the_codec_cannot_decode() {
 
 #[test]
 fn what_decides_knows_no_runtime_and_no_clock_of_its_own() {
-    let pure = ["coordinator", "room", "queue", "slot", "crash", "marks", "event", "view"];
+    let pure = ["attempts", "coordinator", "room", "queue", "slot", "crash", "marks", "event", "view"];
     let mut pure: Vec<PathBuf> = pure.iter().map(|name| PathBuf::from(format!("src/pool/{name}.rs"))).collect();
-    pure.extend(["src/fence.rs", "src/verdict.rs", "src/cron/plan.rs"].map(PathBuf::from));
+    pure.extend(["src/backoff.rs", "src/fence.rs", "src/verdict.rs", "src/cron/plan.rs"].map(PathBuf::from));
     let mut found = Vec::new();
     for path in pure {
         let text = fs::read_to_string(root().join(&path)).unwrap();

@@ -75,6 +75,15 @@ impl Pool {
         pid
     }
 
+    /// Opens a profile whose job runs until it is [released](release).
+    pub(crate) fn open_busy(&self, profile: &str) -> u32 {
+        with_waiting_job(&self.home, profile);
+        let pid = self.open(profile);
+        let started = self.home.file(&format!("profiles/{profile}/started"));
+        wait_until("the job to run", SOON, || started.exists());
+        pid
+    }
+
     fn wait_for(&self, what: &str, holds: impl Fn(&Value) -> bool) {
         wait_until(&format!("the pool: {what}"), SOON, || holds(&self.report()));
     }
@@ -268,9 +277,7 @@ fn a_resident_that_is_stopped_delays_nobody_and_is_never_retired() {
 fn a_pool_that_is_told_to_stop_retires_the_idle_and_waits_for_the_busy() {
     let home = Home::new();
     let mut pool = Pool::start(&home, &["--max", "2"]);
-    with_waiting_job(&home, "busy");
-    let (idle, busy) = (pool.open_idle("idle"), pool.open("busy"));
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let (idle, busy) = (pool.open_idle("idle"), pool.open_busy("busy"));
     pool.signal(Signal::SIGTERM);
     wait_until("the idle one to go", SOON, || gone(idle));
     pool.wait_for("it drains", |report| report["draining"] == true);
@@ -288,9 +295,7 @@ fn a_pool_that_is_told_to_stop_retires_the_idle_and_waits_for_the_busy() {
 fn a_pool_whose_patience_ends_stops_the_busy_in_order() {
     let home = Home::new();
     let mut pool = Pool::start(&home, &["--drain", "200ms"]);
-    with_waiting_job(&home, "busy");
-    let busy = pool.open("busy");
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let busy = pool.open_busy("busy");
     pool.signal(Signal::SIGTERM);
     assert_eq!(pool.wait_exit(), Some(0));
     assert!(gone(busy));
@@ -302,9 +307,7 @@ fn a_pool_whose_patience_ends_stops_the_busy_in_order() {
 fn a_pool_that_is_killed_leaves_no_idle_child_and_the_next_adopts_the_busy_one() {
     let home = Home::new();
     let mut pool = Pool::start(&home, &["--max", "3"]);
-    with_waiting_job(&home, "busy");
-    let (idle, busy) = (pool.open_idle("idle"), pool.open("busy"));
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let (idle, busy) = (pool.open_idle("idle"), pool.open_busy("busy"));
     pool.signal(Signal::SIGKILL);
     pool.process.wait().unwrap();
     wait_until("the idle one to go by itself", SOON, || gone(idle));
@@ -354,9 +357,7 @@ fn a_child_that_crashes_comes_back_and_one_that_always_does_is_left() {
 fn limits_change_and_nobody_is_stopped_without_proof_for_that() {
     let home = Home::new();
     let pool = Pool::start(&home, &["--max", "3"]);
-    with_waiting_job(&home, "busy");
-    let busy = pool.open("busy");
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let busy = pool.open_busy("busy");
     let (a, b) = (pool.open_idle("a"), pool.open_idle("b"));
     assert_eq!(pool.ctl(&["pool", "limit", "1"]).code, 0);
     wait_until("the idle ones to go", SOON, || gone(a) && gone(b));
@@ -431,9 +432,7 @@ fn home_command(home: &Home, args: &[&str]) -> Command {
 fn a_waiter_that_goes_away_is_forgotten_and_a_background_one_is_promoted() {
     let home = Home::new();
     let pool = Pool::start(&home, &["--max", "1"]);
-    with_waiting_job(&home, "busy");
-    pool.open("busy");
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    pool.open_busy("busy");
     let mut background = pool.opening(&["p", "--background", "--json"]);
     pool.wait_for("one waits", |report| report["queue"][0]["class"] == "background");
     let mut foreground = pool.opening(&["p", "--json"]);

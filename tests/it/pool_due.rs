@@ -93,9 +93,7 @@ fn a_stuck_job_holds_up_no_other_of_its_profile() {
 fn an_heir_that_is_busy_leaves_the_other_slot_to_what_is_due() {
     let home = Home::new();
     let mut first = Pool::start(&home, &["--max", "2"]);
-    with_waiting_job(&home, "busy");
-    first.open("busy");
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    first.open_busy("busy");
     first.signal(nix::sys::signal::Signal::SIGKILL);
     first.wait_exit();
     let own = home.file("profiles/p");

@@ -46,9 +46,7 @@ fn a_child_that_comes_up_while_its_pool_is_killed_has_its_slot_in_the_next() {
 fn a_child_that_is_stopped_outlives_its_pool_and_is_adopted_when_it_goes_on() {
     let home = Home::new();
     let pool = Pool::start(&home, &["--max", "1"]);
-    with_waiting_job(&home, "busy");
-    let busy = pool.open("busy");
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let busy = pool.open_busy("busy");
     let signal = |signal| kill(Pid::from_raw(busy.cast_signed()), signal).unwrap();
     signal(Signal::SIGSTOP);
     kill_pool(pool);
@@ -66,9 +64,7 @@ fn a_child_that_is_stopped_outlives_its_pool_and_is_adopted_when_it_goes_on() {
 fn an_orphan_that_does_not_take_our_token_has_its_slot_and_is_left_alone() {
     let home = Home::new();
     let pool = Pool::start_with(&home, &["--max", "1"], &[("HERMES_CONTROL_TOKEN", "one")]);
-    with_waiting_job(&home, "busy");
-    let busy = pool.open("busy");
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let busy = pool.open_busy("busy");
     kill_pool(pool);
     let mut next = Pool::start_with(&home, &["--max", "1"], &[("HERMES_CONTROL_TOKEN", "another")]);
     assert_eq!(next.slot("busy")["pid"], busy);
@@ -88,9 +84,7 @@ fn an_orphan_that_does_not_take_our_token_has_its_slot_and_is_left_alone() {
 fn a_runtime_directory_that_was_emptied_hides_nobody_from_the_next_pool() {
     let home = Home::new();
     let pool = Pool::start(&home, &["--max", "1"]);
-    with_waiting_job(&home, "busy");
-    let busy = pool.open("busy");
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let busy = pool.open_busy("busy");
     for file in fs::read_dir(home.runtime()).unwrap() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
@@ -118,9 +112,7 @@ fn one_home_has_one_pool_whatever_its_runtime_directory() {
 fn a_pool_whose_terminal_goes_leaves_in_order() {
     let home = Home::new();
     let mut pool = Pool::start(&home, &[]);
-    with_waiting_job(&home, "busy");
-    let (idle, busy) = (pool.open_idle("idle"), pool.open("busy"));
-    wait_until("the job to run", SOON, || home.file("profiles/busy/started").exists());
+    let (idle, busy) = (pool.open_idle("idle"), pool.open_busy("busy"));
     pool.signal(Signal::SIGHUP);
     wait_until("the idle one to go", SOON, || gone(idle));
     // Terminals say it twice.

@@ -8,6 +8,7 @@
 //! What fails for want of something (disk, descriptors, processes, the journal) is tried again, and the turn stays in its ledger
 //! as long: nothing that was accepted or answered is given up before the backend itself is.
 
+use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use super::{FIRST_PAUSE, LONGEST_PAUSE, Queued, Turns};
+use crate::backoff::doubled;
 use crate::handler::millis;
 use crate::ledger::Guard;
 use crate::protocol::TurnState;
@@ -159,19 +161,15 @@ impl Turns {
         guard: &Guard,
         stop: &watch::Sender<Stop>,
     ) -> Result<Ready, NotStarted> {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
             match self.try_ready(name, program, prompt).await {
                 Ok(Some(ready)) => return Ok(ready),
                 _ if self.must_not_start(stop) => return Err(self.not_started()),
                 Ok(None) => sleep(HELD_BACK).await,
                 Err(error) => {
-                    if pause == FIRST_PAUSE {
-                        tracing::warn!(%error, "a turn waits to be started");
-                        guard.set_why(&format!("waiting to be started: {error}"));
-                    }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    failures += 1;
+                    wait_out(guard, failures, "to be started", &error).await;
                 }
             }
         }
@@ -280,7 +278,7 @@ impl Turns {
         give_up: impl Fn() -> bool,
         write: impl Fn(&Journal) -> Result<T, JournalError> + Clone + Send + 'static,
     ) -> Option<T> {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
             let fault = match self.journal(write.clone()).await {
                 Ok(written) => return Some(written),
@@ -289,14 +287,19 @@ impl Turns {
             if give_up() {
                 return None;
             }
-            if pause == FIRST_PAUSE {
-                tracing::warn!(%fault, "a turn waits for its journal");
-                guard.set_why(&format!("waiting for its journal: {fault}"));
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            failures += 1;
+            wait_out(guard, failures, "for its journal", &fault).await;
         }
     }
+}
+
+/// A turn waits for something that failed: the first time it says so, and every time it waits longer.
+async fn wait_out(guard: &Guard, failures: u32, what: &str, error: &(dyn Display + Sync)) {
+    if failures == 1 {
+        tracing::warn!(%error, "a turn waits {what}");
+        guard.set_why(&format!("waiting {what}: {error}"));
+    }
+    sleep(doubled(FIRST_PAUSE, failures, LONGEST_PAUSE)).await;
 }
 
 /// As much of a reply as is kept, with a mark where it was cut.
